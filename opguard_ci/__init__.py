@@ -1,0 +1,1 @@
+"""CI and regression tests for the determinism of PyTorch training."""
