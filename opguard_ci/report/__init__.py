@@ -1,1 +1,1 @@
-"""TBD."""
+"""What people read: verdicts as text, and the progress of long verbs."""

@@ -1,0 +1,37 @@
+"""What to run next after a verdict. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opguard_ci.report.clean import clean
+
+_REPEATABILITY: Final = frozenset({"kernel", "random", "overwritten", "uninitialised", "collective"})
+"""Causes that a run which does not repeat itself would show as well."""
+
+
+def next_steps(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Commands, each with what it is good for, that fit the verdict."""
+    verdict = document["verdict"]
+    first = document.get("first_divergence") or {}
+    traces = {side: (document.get(side) or {}).get("trace") for side in ("reference", "candidate")}
+    rows: list[tuple[str, str]] = []
+    shown = traces.get(first.get("side") or "candidate") or document.get("trace")
+    if first.get("op") and shown:
+        rows.append((_command("show", shown, "--search", first["op"]), "the operator's events"))
+    if verdict == "diverged" and first.get("cause") in _REPEATABILITY and document.get("target"):
+        rows.append((_command("replay", document["target"]), "does the target repeat itself?"))
+    keys = {(document.get(side) or {}).get("environment") for side in traces}
+    if verdict in ("diverged", "environment") and len(keys) > 1 and all(traces.values()):
+        rows.append((_command("doctor", "--diff", *traces.values()), "what differs between the environments"))
+    if verdict == "unstable" and document.get("profile") == "observe" and document.get("target"):
+        rows.append((_command("replay", document["target"], "--profile", "strict"), "with everything pinned"))
+    if verdict in ("findings", "untestable") and document.get("trace") and document.get("steps"):
+        rows.append((_command("show", document["trace"]), "what was captured"))
+    return rows
+
+
+def _command(*words: object) -> str:
+    return "opguard " + " ".join(shlex.quote(clean(word)) for word in words)

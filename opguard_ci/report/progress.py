@@ -1,0 +1,20 @@
+"""A progress bar for verbs that run a target several times; on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def progress(items: Iterable[Item], total: int, description: str) -> Iterator[Item]:
+    """Pass ``items`` on; show how many of ``total`` are done on standard error if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, description, total=total, console=Console(stderr=True), transient=True)

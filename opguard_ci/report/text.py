@@ -1,0 +1,171 @@
+"""A verdict as text for the terminal, from the JSON object of a verb alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from opguard_ci.report.advice import next_steps
+from opguard_ci.report.clean import clean, clean_lines
+from opguard_ci.report.divergence import divergence_block, divergence_line, place
+from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
+from opguard_ci.report.words import VERDICTS
+
+MAX_BLOCKS: Final = 5
+MAX_TRANSIENTS: Final = 5
+MAX_NAMES: Final = 8
+
+_STYLES: Final = {
+    "identical": "good",
+    "equivalent": "good",
+    "ok": "good",
+    "findings": "warn",
+    "environment": "warn",
+    "no-reference": "warn",
+}
+
+
+def render(document: Mapping[str, Any]) -> tuple[Line, ...]:
+    """Lay out one compare, replay or run object; every name and source line in it is made safe for a terminal."""
+    lines = [*_headline(document), *_error(document), *_sides(document)]
+    first = document.get("first_divergence")
+    if first:
+        lines += title("First divergence")
+        lines += divergence_block(first)
+    lines += _more(document.get("unstable", ()), "Also unstable")
+    findings = document.get("findings", ())
+    lines += _more(findings, f"Findings of the single run ({len(findings)})")
+    lines += _contract(document.get("contract", ()))
+    lines += _transient(document.get("transient", ()))
+    lines += _facts(document)
+    if notes := document.get("notes"):
+        lines += title("Notes")
+        lines += items(clean(note) for note in notes)
+    if commands := next_steps(document):
+        lines += title("Next")
+        width = max(len(command) for command, _ in commands)
+        lines += [Line(f"  {command.ljust(width)}  # {purpose}") for command, purpose in commands]
+    return tuple(lines)
+
+
+def error_lines(document: Mapping[str, Any]) -> tuple[Line, ...]:
+    """Lay out an error object: the user's traceback, if there is one, and one sentence."""
+    error = document["error"]
+    lines = [Line(line, "dim") for line in clean_lines(error.get("traceback") or "")]
+    return (*lines, Line(f"opguard: {clean(error['message'], 2000)} [{clean(error['slug'])}]", "bad"))
+
+
+def _headline(document: Mapping[str, Any]) -> list[Line]:
+    verdict = clean(document["verdict"])
+    first = document.get("first_divergence")
+    said = f"{place(first)}: {clean(first.get('cause'))}" if first else VERDICTS.get(verdict, "")
+    return paragraph(f"{verdict}: {said}" if said else verdict, indent="", style=_STYLES.get(verdict, "bad"))
+
+
+def _error(document: Mapping[str, Any]) -> list[Line]:
+    error = document.get("error")
+    if not error:
+        return []
+    lines = [Line(f"  {line}", "dim") for line in clean_lines(error.get("traceback") or "")]
+    if lines:
+        lines.insert(0, Line(""))
+    return [*lines, Line(""), *paragraph(f"{clean(error['message'], 2000)} [{clean(error['slug'])}]", style="bad")]
+
+
+def _sides(document: Mapping[str, Any]) -> list[Line]:
+    reference, candidate = document.get("reference"), document.get("candidate")
+    lines = [Line("")]
+    if reference and candidate:
+        same = reference.get("environment") == candidate.get("environment")
+        lines += field("reference", _side(reference))
+        lines += field("candidate", _side(candidate) + (" (the same)" if same and candidate.get("environment") else ""))
+    else:
+        pairs = [(name, document.get(name)) for name in ("target", "trace", "profile", "level", "environment", "steps")]
+        for name, value in pairs:
+            if value is not None:
+                lines += field(name, clean(value))
+    return lines if len(lines) > 1 else []
+
+
+def _side(side: Mapping[str, Any]) -> str:
+    parts = []
+    if path := side.get("trace"):
+        parts.append(clean(path))
+    parts.append(f"commit {_commit(side['commit'])}" if side.get("commit") else "no commit")
+    if key := side.get("environment"):
+        parts.append(f"environment {clean(key)[:12]}")
+    return ", ".join(parts)
+
+
+def _commit(commit: object) -> str:
+    name, plus, dirty = clean(commit).partition("+")
+    return name[:12] + plus + dirty
+
+
+def _more(others: Sequence[Mapping[str, Any]], heading: str) -> list[Line]:
+    if not others:
+        return []
+    lines = title(heading)
+    for number, other in enumerate(others[:MAX_BLOCKS]):
+        lines += [Line("")] * bool(number)
+        lines += divergence_block(other)
+    if len(others) > MAX_BLOCKS:
+        lines += paragraph(f"and {len(others) - MAX_BLOCKS} more")
+    return lines
+
+
+def _contract(contract: Sequence[Mapping[str, Any]]) -> list[Line]:
+    different = [value for value in contract if not value.get("equal")]
+    if not different:
+        return []
+    step = min(int(value["step"]) for value in different)
+    names = list(dict.fromkeys(clean(value["name"], 80) for value in different if value["step"] == step))
+    shown = join_words(names) if len(names) <= MAX_NAMES else ", ".join(names[:MAX_NAMES])
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    later = len({clean(value["name"]) for value in different}) - len(names)
+    lines = title("Contract")
+    lines += paragraph(f"first different in {_step(step)}: {shown}{more}")
+    if later:
+        lines += paragraph(f"later also {count(later, 'other value')}")
+    return lines
+
+
+def _step(step: int) -> str:
+    return "setup" if step < 0 else f"step {step}"
+
+
+def _transient(transient: Sequence[Mapping[str, Any]]) -> list[Line]:
+    if not transient:
+        return []
+    lines = title(f"Differed in passing ({len(transient)})")
+    lines += table([divergence_line(item) for item in transient[:MAX_TRANSIENTS]], indent=2)
+    if len(transient) > MAX_TRANSIENTS:
+        lines += paragraph(f"and {len(transient) - MAX_TRANSIENTS} more")
+    return lines
+
+
+def _facts(document: Mapping[str, Any]) -> list[Line]:
+    lines: list[Line] = []
+    structure = document.get("structure") or {}
+    if any(structure.values()):
+        counts = [f"{count(number, 'operator')} {kind}" for kind, number in structure.items() if number]
+        lines += field("structure", join_words([clean(text) for text in counts]))
+    if coverage := document.get("coverage"):
+        lines += field("coverage", _coverage(coverage), style="warn" if coverage.get("unseen") else "")
+    return [Line(""), *lines] if lines else []
+
+
+def _coverage(coverage: Mapping[str, Any]) -> str:
+    operators, hashed = coverage.get("operators", 0), coverage.get("hashed", 0)
+    text = f"{hashed:,} of {count(operators, 'operator')} fingerprinted"
+    for key, meaning in (("unhashed", "without fingerprint"), ("unseen", "ran unseen")):
+        if listed := [_phrase(item) for item in coverage.get(key) or ()]:
+            more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
+            text += f"; {meaning}: {', '.join(listed[:MAX_NAMES])}{more}"
+    return text
+
+
+def _phrase(item: object) -> str:
+    if isinstance(item, Mapping):
+        return " ".join(clean(value) for value in item.values())
+    return clean(item)
