@@ -141,6 +141,7 @@ class Decoder:
         written_by = _numpy(writers.flatten())
         if len(written_by) and (written_by.min() < NULL or written_by.max() >= first + rows):
             raise ValueError("a read names a writer that does not exist")
+        _check_slots(columns["reads"], columns["writes"], _numpy(writes.field("slot")))
         lane, generator = _numpy(columns["lane"]), _numpy(columns["generator"].fill_null(NULL))
         if rows and (lane.min() < 0 or generator.min() < NULL):
             raise ValueError("a lane or generator number is negative")
@@ -242,6 +243,13 @@ def _items(lists: pa.ListArray, name: str) -> pa.StructArray:
         if name == "reads" or field == "spec":
             _no_nulls(items.field(field), f"{name}.{field}")
     return items
+
+
+def _check_slots(reads: pa.ListArray, writes: pa.ListArray, slots: Numbers) -> None:
+    """A write with a negative slot changed a read of its own event."""
+    read_counts, write_counts = np.diff(_numpy(reads.offsets)), np.diff(_numpy(writes.offsets))
+    if bool(np.any(~slots >= np.repeat(read_counts, write_counts))):
+        raise ValueError("a write changed a read that its event does not have")
 
 
 def _no_nulls(array: pa.Array, name: str) -> None:
