@@ -23,6 +23,9 @@ OVER: Final = 1  # the bytes changed since the last recorded write or read of th
 OUTSIDE: Final = 2  # the memory was never written by a recorded operator
 STATE: Final = 4  # the storage belongs to a parameter, buffer or optimizer state of the contract
 STRIDED: Final = 8  # not contiguous
+UNREAD: Final = (
+    16  # an argument that the operator only overwrites: stands here for its place, its old content has no value
+)
 
 # Flags of a write.
 WEAK: Final = 1  # at most 4 elements, or bool or integer, or all 0, or all 1: found everywhere, proves nothing
@@ -128,7 +131,9 @@ class StepTable:
         )
         lo, hi = self.write_offsets[row], self.write_offsets[row + 1]
         writes = tuple(
-            Write(self.write_value[w], strings.spec.strings[self.write_spec[w]], self.write_slot[w], self.write_flags[w])
+            Write(
+                self.write_value[w], strings.spec.strings[self.write_spec[w]], self.write_slot[w], self.write_flags[w]
+            )
             for w in range(lo, hi)
         )
         draw = None

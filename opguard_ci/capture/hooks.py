@@ -1,0 +1,173 @@
+"""The places in a running torch where capture listens: modules, optimizers, backward, loaders, threads, the compiler.
+
+Everything is put in at the start of a run and taken out at its end; no file is touched.
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from .recorder import Recorder
+from .session import Session
+from .steps import Steps
+
+
+_running: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _stop_in_forked_child() -> None:
+    """Loader workers inherit the mode: what they run is recorded as the data they hand over, not as operators."""
+    for session in _running:
+        session.closed = True
+
+
+os.register_at_fork(after_in_child=_stop_in_forked_child)
+
+
+@contextmanager
+def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[None]:
+    """Listen to this process while the run lasts. ``operators``: record operators too, not just the contract."""
+    _running.add(session)
+    with ExitStack() as stack:
+        stack.callback(_running.discard, session)
+        _listen_to_modules(stack, session, steps)
+        _listen_to_optimizers(stack, session, steps)
+        _patch(stack, torch.autograd, "backward", functools.partial(_backward, session, steps))
+        _patch(stack, _BaseDataLoaderIter, "__next__", functools.partial(_next_batch, session))
+        _patch(stack, torch.amp.GradScaler, "_maybe_opt_step", functools.partial(_scaler_step, steps))
+        if operators:
+            _patch(stack, threading.Thread, "_bootstrap_inner", functools.partial(_thread_bootstrap, session))
+            _patch(stack, _thread, "start_new_thread", functools.partial(_start_new_thread, session))
+            _listen_to_compiler(stack, session)
+            stack.enter_context(Recorder(session))
+        yield
+
+
+def _patch(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace an attribute until the run ends."""
+    original = getattr(owner, name)
+    replacement = make(original)
+    setattr(owner, name, replacement)
+    stack.callback(setattr, owner, name, original)
+
+
+def _listen_to_modules(stack: ExitStack, session: Session, steps: Steps) -> None:
+    modules = session.modules
+
+    def enter(module: torch.nn.Module, _inputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if not modules.calls:
+            steps.saw_module(module)
+        modules.enter(module)
+
+    def leave(module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            modules.leave(module)
+
+    stack.callback(register_module_forward_pre_hook(enter).remove)
+    stack.callback(register_module_forward_hook(leave, always_call=True).remove)
+
+
+def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> None:
+    lane = session.lane
+
+    def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        lane.optimizing += 1
+        steps.before_optimizer(optimizer)
+
+    def after(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        lane.optimizing = max(0, lane.optimizing - 1)
+        steps.after_optimizer(optimizer)
+
+    stack.callback(register_optimizer_step_pre_hook(before).remove)
+    stack.callback(register_optimizer_step_post_hook(after).remove)
+
+
+def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
+    from torch._dynamo.callback import callback_handler
+
+    def start(_args: Any) -> None:
+        session.lane.compiling += 1
+
+    def end(_args: Any) -> None:
+        session.lane.compiling = max(0, session.lane.compiling - 1)
+
+    callback_handler.register_start_callback(start)
+    stack.callback(callback_handler.remove_start_callback, start)
+    callback_handler.register_end_callback(end)
+    stack.callback(callback_handler.remove_end_callback, end)
+
+
+def _backward(session: Session, steps: Steps, original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        steps.saw_backward([tensors] if isinstance(tensors, torch.Tensor) else list(tensors))
+        outer, session.create_graph = session.create_graph, bool(kwargs.get("create_graph") or (len(args) > 2 and args[2]))
+        try:
+            original(tensors, *args, **kwargs)
+        finally:
+            session.create_graph = outer
+
+    return backward
+
+
+def _next_batch(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __next__(loader: Any) -> Any:
+        session.lane.loading += 1
+        try:
+            return original(loader)
+        finally:
+            session.lane.loading -= 1
+
+    return __next__
+
+
+def _scaler_step(steps: Steps, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _maybe_opt_step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        before = steps.num_optimizer_steps
+        result = original(scaler, optimizer, *args, **kwargs)
+        if steps.num_optimizer_steps == before:  # skipped because of inf or NaN: it counts as a step
+            steps.after_optimizer(optimizer)
+        return result
+
+    return _maybe_opt_step
+
+
+def _thread_bootstrap(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _bootstrap_inner(thread: threading.Thread) -> Any:
+        if session.closed:
+            return original(thread)
+        with Recorder(session):
+            return original(thread)
+
+    return _bootstrap_inner
+
+
+def _start_new_thread(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Threads that are started without the threading module."""
+
+    @functools.wraps(original)
+    def start_new_thread(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /) -> int:
+        def run(*a: Any, **k: Any) -> None:
+            with Recorder(session):
+                function(*a, **k)
+
+        return int(original(run, args, kwargs or {}))
+
+    return start_new_thread

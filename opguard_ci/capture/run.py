@@ -1,0 +1,258 @@
+"""Runs a target in this process under capture and leaves its trace: what every child of a fork server does."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from .. import recipe as recipes
+from ..determinism import environment
+from ..errors import OpguardError, UntestableError
+from ..recipe import RecipeOptions, Target
+from ..trace.digest import step_digests
+from ..trace.model import SCHEMA, StepTable
+from ..trace.writer import TraceWriter
+from ..worker.request import RunRequest
+from .fingerprint.cpu import SCHEME
+from .hooks import listening
+from .provenance import is_user_file
+from .session import Session
+from .steps import EnoughSteps, Steps
+
+_OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
+
+
+def execute(request: RunRequest) -> dict[str, Any]:
+    """Run ``request.target`` under capture; write its trace to ``request.output``.
+
+    Returns the outcome: ``status`` (``ok`` or ``untestable``), for the latter ``slug``, ``message`` and ``traceback`` (the user's
+    frames), and ``steps``, ``coverage`` and ``notes``. Raises ``UsageError`` only for what is wrong before the target runs: a target
+    that does not exist, an output that cannot be written.
+    """
+    target = recipes.parse_target(request.target, request.cwd)
+    root = request.root or request.cwd
+    recording = Recording(request, root)
+    outcome: dict[str, Any] = {"status": "ok"}
+    with recording.writing():
+        try:
+            with _prepared(target, request):
+                _run(target, request, recording)
+        except OpguardError as error:
+            if error.exit_code == 2:
+                raise
+            outcome = _failure(error.slug, error.message, getattr(error, "traceback", ""))
+        except KeyboardInterrupt:
+            recording.finish(_failure("interrupted", "The run was interrupted.", ""))
+            raise
+        outcome = recording.finish(outcome)
+    return outcome
+
+
+def _failure(slug: str, message: str, text: str) -> dict[str, Any]:
+    return {"status": "untestable", "slug": slug, "message": message, "traceback": text}
+
+
+class Recording:
+    """The trace of one run while it grows."""
+
+    def __init__(self, request: RunRequest, root: str) -> None:
+        document = environment.environment_document()
+        profile = request.profile or "observe"
+        self._writer = TraceWriter(Path(request.output))
+        self._request = request
+        self._manifest: dict[str, Any] = {
+            "schema": SCHEMA,
+            "target": request.target,
+            "argv": list(request.argv),
+            "cwd": os.path.relpath(request.cwd, root),
+            "commit": request.commit,
+            "tree": request.tree,
+            "environment": {"key": environment.environment_key(document, profile), "document": document},
+            "profile": profile,
+            "level": request.level,
+            "scheme": SCHEME,
+            "ranks": 1,
+            "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
+            "steps": [],
+            "objects": {},
+            "notes": [],
+            "complete": False,
+        }
+        self.session = Session(root, self._write_step)
+        if request.breadcrumb:
+            self.session.leave_breadcrumbs_in(request.breadcrumb)
+
+    def _write_step(self, table: StepTable) -> None:
+        self._writer.write_step(table)
+        self._manifest["steps"].append({"step": table.step, "events": len(table), "digests": step_digests(table)})
+        self._manifest["coverage"] = self._coverage()
+        self._writer.write_manifest(self._manifest)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the trace open; whatever happens, it is closed and readable."""
+        self._writer.write_manifest(self._manifest)
+        try:
+            yield
+        finally:
+            self.session.closed = True
+            self._writer.close()
+
+    def note(self, sentence: str) -> None:
+        """Say something about this run in its manifest."""
+        if sentence not in self._manifest["notes"]:
+            self._manifest["notes"].append(sentence)
+
+    def finish(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Write what is left and the final manifest; returns the whole outcome."""
+        self.session.close()
+        self._manifest["objects"] = self._writer.close()
+        coverage = self._manifest["coverage"] = self._coverage()
+        if outcome["status"] == "ok" and coverage["unseen"] and not self._request.allow_unseen:
+            self.note("Some operators ran where capture could not see them; identical and equivalent become untestable.")
+        self._manifest["outcome"] = {key: outcome[key] for key in ("status", "slug", "message") if key in outcome}
+        self._manifest["complete"] = outcome["status"] == "ok"
+        self._writer.write_manifest(self._manifest)
+        return {**outcome, "steps": len(self._manifest["steps"]), "coverage": coverage, "notes": self._manifest["notes"]}
+
+    def _coverage(self) -> dict[str, Any]:
+        session = self.session
+        return {
+            "operators": session.num_operators,
+            "hashed": session.num_hashed,
+            "unhashed": [f"{op}: {reason}" for op, reason in sorted(session.unhashed_operators.items())],
+            "unseen": sorted(session.unseen),
+        }
+
+
+@contextmanager
+def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
+    """``sys.argv``, ``sys.path`` and the working directory as the target expects them."""
+    old_argv, old_path, old_cwd = sys.argv, list(sys.path), os.getcwd()
+    sys.argv = [str(target.file) if target.file is not None else target.text, *request.argv]
+    added = target.search_path(request.cwd, request.root)
+    sys.path[:] = [*added, *(entry for entry in old_path if entry not in added and entry != "")]
+    os.chdir(request.cwd)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = old_argv, old_path
+        os.chdir(old_cwd)
+
+
+def _run(target: Target, request: RunRequest, recording: Recording) -> None:
+    session = recording.session
+    steps = Steps(session, request.steps)
+    with listening(session, steps, operators=request.level != "contract"), _marks(steps):
+        try:
+            _call(target, request, steps, recording)
+        except EnoughSteps:
+            pass
+        except SystemExit as stop:
+            _judge_exit(stop)
+            steps.returned(None)
+        except OpguardError:
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise UntestableError(
+                "target-raised", f"{request.target} raised {type(error).__name__}: {_shorten(str(error))}", user_traceback(error)
+            ) from error
+    if steps.num_optimizer_steps == 0 and steps.num_steps == 0:
+        recording.note("No step was seen: no yield, no mark_step, no optimizer step. The whole run counts as step 0.")
+
+
+@contextmanager
+def _marks(steps: Steps) -> Iterator[None]:
+    recipes._mark_listeners.append(steps.mark)
+    try:
+        yield
+    finally:
+        recipes._mark_listeners.remove(steps.mark)
+
+
+def _call(target: Target, request: RunRequest, steps: Steps, recording: Recording) -> None:
+    if target.function is None:
+        assert target.file is not None
+        _run_script(target.file)
+        steps.returned(None)
+        return
+    function = recipes.load_function(target)
+    options = recipes.options_of(function)
+    takes_mark = recipes.check_callable(function, target.text)
+    if takes_mark:
+        steps.use_marks()
+    if inspect.isgeneratorfunction(function):
+        _drive(function, options, request, steps)
+        return
+    result = function(steps.mark) if takes_mark else function()
+    if inspect.isgenerator(result):
+        _drive(lambda: result, options, request, steps)
+        return
+    if options is not None:
+        raise UntestableError("recipe-yields-nothing", f"{target.text} is a recipe but yields nothing: `yield` its values once per step.")
+    steps.returned(result)
+
+
+def _drive(function: Callable[[], Any], options: RecipeOptions | None, request: RunRequest, steps: Steps) -> None:
+    """Run a generator, one step per yield."""
+    wanted = request.steps or (options.steps if options is not None else None)
+    steps.use_yields()
+    generator = function()
+    try:
+        for held in generator:
+            steps.yielded(held)
+            if steps.num_steps == wanted:
+                break
+    finally:
+        generator.close()
+    if options is not None and wanted is not None and steps.num_steps < wanted:
+        raise UntestableError(
+            "too-few-steps", f"{request.target} yielded {steps.num_steps} times but promises {wanted} steps: yield once per step, or lower steps=."
+        )
+    if steps.num_steps == 0:
+        raise UntestableError("recipe-yields-nothing", f"{request.target} yields nothing: `yield` its values once per step.")
+    steps.returned(None)
+
+
+def _run_script(file: Path) -> None:
+    """Run a file as ``__main__``."""
+    module = ModuleType("__main__")
+    module.__file__ = str(file)
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    source = file.read_bytes()
+    linecache.checkcache(str(file))
+    exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+
+
+def _judge_exit(stop: SystemExit) -> None:
+    if stop.code not in (None, 0, False):
+        raise UntestableError("exit-code", f"The target ended itself with exit code {stop.code!r}.", user_traceback(stop)) from stop
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an error of the target, without frames of ours or of the interpreter's machinery."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _belongs(frame.filename)]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return "".join([*lines, *traceback.format_exception_only(type(error), error)])
+
+
+def _belongs(filename: str) -> bool:
+    return is_user_file(filename) or not (filename.startswith(_OURS) or filename.startswith("<frozen"))
+
+
+def _shorten(text: str) -> str:
+    first = (text.splitlines() or [""])[0]
+    return first if len(first) <= 300 else f"{first[:300]}…"
+
+
