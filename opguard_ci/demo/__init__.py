@@ -1,0 +1,1 @@
+"""The demo: a small training project and the changes that are planted in it."""

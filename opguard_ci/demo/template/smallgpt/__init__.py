@@ -1,0 +1,1 @@
+"""A small language model and what it takes to train it."""
