@@ -1,0 +1,1 @@
+"""What capture costs, measured on steps that stay as they are."""
