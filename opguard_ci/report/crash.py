@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from opguard_ci.store.cache import cache_folder
+from opguard_ci.worker.cachedir import cache_folder
 
 _PACKAGES: Final = ("opguard-ci", "torch", "numpy", "pyarrow", "xxhash", "gitpython", "rich", "pytest")
 
@@ -23,7 +23,7 @@ def write_crash_file(error: Exception, words: Sequence[str]) -> str:
         [
             f"command: opguard {shlex.join(words)}",
             f"python: {sys.version} on {platform.platform()}",
-            *(f"{name}: {_version(name)}" for name in _PACKAGES),
+            *(f"{name}: {installed_version(name)}" for name in _PACKAGES),
             "",
             *traceback.format_exception(error),
         ]
@@ -40,7 +40,8 @@ def write_crash_file(error: Exception, words: Sequence[str]) -> str:
     return f"opguard_ci itself failed ({type(error).__name__}: {error}); please report it and attach {file.name}"
 
 
-def _version(name: str) -> str:
+def installed_version(name: str) -> str:
+    """The version of a distribution, or "not installed"."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opguard_ci.report.clean import clean
 from opguard_ci.report.layout import LABEL, Line, field, shorten, table
@@ -14,34 +14,29 @@ MAX_OPERATORS: Final = 12
 MAX_ROWS: Final = 12
 
 Divergence = Mapping[str, Any]
+Item = TypeVar("Item")
 
 
 def place(divergence: Divergence) -> str:
-    """Name step, phase, operator and module in one phrase."""
-    step = divergence.get("step")
-    when = [] if step is None else ["setup" if step < 0 else f"step {step}"]
-    phase = divergence.get("phase")
-    if phase and phase not in when:
-        when.append(clean(phase))
+    """Step, phase, operator and module in one phrase."""
     where = clean(divergence.get("op") or "the contract")
     if module := divergence.get("module"):
         where += f" in {clean(module)}"
-    return ", ".join([*when, where])
+    return ", ".join([*_when(divergence), where])
 
 
 def divergence_line(divergence: Divergence) -> list[str]:
-    """Give the cells of a divergence in a table of many."""
-    step = divergence.get("step")
+    """The cells of a divergence in a table of many."""
     what = clean(divergence.get("cause") or "")
     if detail := divergence.get("detail"):
         what += f": {clean(detail)}"
-    return [
-        "setup" if step is None or step < 0 else f"step {step}",
-        clean(divergence.get("phase") or ""),
-        clean(divergence.get("op") or ""),
-        clean(divergence.get("module") or ""),
-        what,
-    ]
+    cells = [clean(divergence.get(key) or "") for key in ("phase", "op", "module")]
+    return [step_name(divergence.get("step")), *cells, what]
+
+
+def step_name(step: object) -> str:
+    """The name of a step: "step 3", or "setup" for what ran before step 0."""
+    return "setup" if isinstance(step, int) and step < 0 else f"step {clean(step)}"
 
 
 def divergence_block(divergence: Divergence) -> list[Line]:
@@ -56,17 +51,22 @@ def divergence_block(divergence: Divergence) -> list[Line]:
     if cause in CAUSES:
         lines += field("", CAUSES[cause])
     lines += _blocks(divergence)
-    lines += _evidence(divergence.get("evidence") or {})
-    lines += _tensors(divergence.get("tensors") or ())
-    lines += _stack(divergence.get("stack") or ())
+    lines += _evidence(divergence.get("evidence"))
+    lines += _tensors(_list(divergence.get("tensors"), dict))
+    lines += _stack(_list(divergence.get("stack"), dict))
     return lines
 
 
-def _where(divergence: Divergence) -> str:
-    step = divergence.get("step")
-    parts = [] if step is None else ["setup" if step < 0 else f"step {step}"]
-    if (phase := divergence.get("phase")) and phase not in parts:
+def _when(divergence: Divergence) -> list[str]:
+    step, phase = divergence.get("step"), divergence.get("phase")
+    parts = [] if step is None else [step_name(step)]
+    if phase and clean(phase) not in parts:
         parts.append(clean(phase))
+    return parts
+
+
+def _where(divergence: Divergence) -> str:
+    parts = _when(divergence)
     if rank := divergence.get("rank"):
         parts.append(f"rank {clean(rank)}")
     if module := divergence.get("module"):
@@ -74,14 +74,19 @@ def _where(divergence: Divergence) -> str:
     if divergence.get("side") == "reference":
         parts.append("on the reference's side")
     seen = divergence.get("first_seen_step")
-    if seen is not None and seen != step:
-        parts.append("first seen in setup" if seen < 0 else f"first seen in step {seen}")
+    if seen is not None and seen != divergence.get("step"):
+        parts.append(f"first seen in {step_name(seen)}")
     return ", ".join(parts)
 
 
+def _list(value: object, kind: type[Item]) -> list[Item]:
+    """The entries of a list that are of one type: findings come from a manifest that anybody may have written."""
+    return [item for item in value if isinstance(item, kind)] if isinstance(value, list | tuple) else []
+
+
 def _blocks(divergence: Divergence) -> list[Line]:
-    before, after = divergence.get("before") or [], divergence.get("after") or []
-    if list(before) == list(after):
+    before, after = _list(divergence.get("before"), str), _list(divergence.get("after"), str)
+    if before == after:
         return []
     rows = max(len(before), len(after))
     cells = [["reference", "candidate"]]
@@ -93,10 +98,12 @@ def _blocks(divergence: Divergence) -> list[Line]:
     return _labelled("operators", cells, head=True)
 
 
-def _evidence(evidence: Mapping[str, Any]) -> list[Line]:
-    rows = []
+def _evidence(evidence: object) -> list[Line]:
+    rows: list[list[str]] = []
+    if not isinstance(evidence, Mapping):
+        return []
     for section in ("inputs", "arguments", "outputs"):
-        for item in evidence.get(section) or ():
+        for item in _list(evidence.get(section), dict):
             reference, candidate = _value(item.get("reference")), _value(item.get("candidate"))
             same = item.get("equal", reference == candidate)
             if section == "arguments" and same:
@@ -116,18 +123,20 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
-    return "none" if value is None else shorten(clean(value), 40)
+    if value is None:
+        return "none"
+    return shorten(f"{value:,}" if type(value) is int else clean(value), 40)
 
 
 def _tensors(tensors: Sequence[Mapping[str, Any]]) -> list[Line]:
     rows = [["", "", "different", "max ulp", "max abs"]]
     for tensor in tensors[:MAX_ROWS]:
-        shape = ",".join(str(size) for size in tensor.get("shape") or ())
+        shape = ",".join(str(size) for size in _list(tensor.get("shape"), int))
         rows.append(
             [
                 _name(tensor),
                 f"{clean(tensor.get('dtype') or '')}[{shape}]",
-                f"{tensor.get('different', 0):,} of {tensor.get('elements', 0):,}",
+                f"{_value(tensor.get('different'))} of {_value(tensor.get('elements'))}",
                 _value(tensor.get("max_ulp")),
                 _value(tensor.get("max_abs")),
             ]

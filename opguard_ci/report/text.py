@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from opguard_ci.report.advice import next_steps
 from opguard_ci.report.clean import clean, clean_lines
-from opguard_ci.report.divergence import divergence_block, divergence_line, place
+from opguard_ci.report.divergence import divergence_block, divergence_line, place, step_name
 from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
 from opguard_ci.report.words import VERDICTS
 
@@ -124,14 +124,10 @@ def _contract(contract: Sequence[Mapping[str, Any]]) -> list[Line]:
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     later = len({clean(value["name"]) for value in different}) - len(names)
     lines = title("Contract")
-    lines += paragraph(f"first different in {_step(step)}: {shown}{more}")
+    lines += paragraph(f"first different in {step_name(step)}: {shown}{more}")
     if later:
         lines += paragraph(f"later also {count(later, 'other value')}")
     return lines
-
-
-def _step(step: int) -> str:
-    return "setup" if step < 0 else f"step {step}"
 
 
 def _transient(transient: Sequence[Mapping[str, Any]]) -> list[Line]:

@@ -1,0 +1,83 @@
+"""The options that all verbs share which run a target."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opguard_ci.commands.checkout import find_checkout
+from opguard_ci.determinism.profile import PROFILES
+
+if TYPE_CHECKING:
+    from opguard_ci.worker.request import RunRequest
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add TARGET and how it is run."""
+    parser.add_argument(
+        "target", metavar="TARGET", help="package.module:function, path/file.py:function, or path/file.py (a script)"
+    )
+    parser.add_argument(
+        "--level",
+        choices=("full", "contract"),
+        default="full",
+        help="what is recorded: every operator with its inputs, or only the values at step ends (default: full)",
+    )
+    parser.add_argument(
+        "--profile",
+        choices=PROFILES,
+        help="strict: everything pinned (default of @recipe functions); portable: also what differs between CPUs; "
+        "observe: nothing touched (default of all else)",
+    )
+    parser.add_argument("--steps", type=at_least(1), metavar="N", help="end the run after N steps")
+    parser.add_argument("--allow-unseen", action="store_true", help="accept operators that capture could not see")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="S", help="end the run after S seconds (default: 600)"
+    )
+
+
+def run_request(args: argparse.Namespace, folder: str) -> RunRequest:
+    """The request for one run of the target that writes its trace to ``folder``."""
+    from opguard_ci.recipe import parse_target
+    from opguard_ci.worker.request import RunRequest
+
+    cwd = Path.cwd()
+    parse_target(args.target, str(cwd))  # a mistake in it is told before anything is started
+    checkout = find_checkout(cwd)
+    return RunRequest(
+        target=args.target,
+        argv=args.target_arguments,
+        cwd=str(cwd),
+        output=str(cwd / folder),
+        level=args.level,
+        profile=args.profile,
+        steps=args.steps,
+        allow_unseen=args.allow_unseen,
+        timeout=args.timeout,
+        root=checkout.root,
+        commit=checkout.commit,
+        tree=checkout.tree,
+    )
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """An argument type: a whole number not below ``minimum``."""
+
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+        return int(text)
+
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number

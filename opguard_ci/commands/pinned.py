@@ -1,0 +1,54 @@
+"""What a profile comes to on this machine, asked of a fresh process.
+
+The process is ``python -m opguard_ci.commands.pinned PROFILE``; it prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from opguard_ci.determinism.profile import apply, environment_variables, overridden
+from opguard_ci.errors import OpguardError
+
+
+def ask(profiles: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Environment key, document and unmet pins of each profile; the processes run side by side."""
+    asked = {
+        profile: subprocess.Popen(
+            [sys.executable, "-m", "opguard_ci.commands.pinned", profile],
+            env={**os.environ, **environment_variables(profile)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for profile in profiles
+    }
+    answers = {}
+    for profile, process in asked.items():
+        out, err = process.communicate()
+        if process.returncode:
+            last = (err.strip().splitlines() or ["no message"])[-1]
+            raise OpguardError(
+                "environment-unreadable", f"the environment cannot be read ({last}); does import torch work?"
+            )
+        answers[profile] = {**json.loads(out), "overridden": overridden(profile, os.environ)}
+    return answers
+
+
+def describe(profile: str) -> dict[str, Any]:
+    """Pin this process and say what its environment is then."""
+    from opguard_ci.determinism.environment import environment_document, environment_key
+
+    problems = apply(profile)
+    document = environment_document()
+    return {"key": environment_key(document, profile), "document": document, "problems": problems}
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe(sys.argv[1])))
