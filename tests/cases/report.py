@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import traceback
@@ -12,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.cases.expectations import all_cases
-from tests.cases.forked import run_side
+from tests.cases.served import run_side
 from tests.cases.sides import VARIANTS, Examined, Sides
 
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--keep", metavar="DIR", help="leave programs and traces there")
     options = parser.parse_args()
+    os.environ.setdefault("OPGUARD_SERVER_IDLE", "0")  # a server that is kept would go on with the code of before
     tally: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as scratch:
         for case in all_cases():

@@ -1,0 +1,17 @@
+"""Runs one side of a case in a forked child of a server, as ``opguard run`` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opguard_ci.worker import client
+from opguard_ci.worker.request import RunRequest
+from opguard_ci.worker.servers import Server
+
+
+def run_side(program: Path, function: str, output: Path, instance: int) -> str:
+    """Capture one function of a program; returns what kept the run from its end, or nothing."""
+    request = RunRequest(f"{program}:{function}", cwd=str(program.parent), output=str(output), profile="observe")
+    result = client.run(request, server=Server.connect("observe", instance=instance))
+    outcome = result.outcome
+    return "" if result.status == "ok" else f"{outcome['slug']}: {outcome['message']}\n{outcome.get('traceback', '')}"
