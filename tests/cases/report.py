@@ -35,7 +35,7 @@ def main() -> int:
                 try:
                     examined = sides.examine(variant)
                 except Exception:
-                    examined = Examined({"verdict": "crash"}, [traceback.format_exc(limit=-3)])
+                    examined = Examined({"verdict": "crash"}, [traceback.format_exc(limit=-1)])
                 tally["BAD" if examined.problems else "ok"] += 1
                 print(row(case.name, variant, examined), flush=True)
     print(f"{tally['ok']} ok, {tally['BAD']} BAD")
