@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> Result:
     from opguard_ci.trace.reader import read_trace
 
     reference, candidate = read_trace(args.reference), read_trace(args.candidate)
-    document = compare_traces(reference, candidate, strict=args.strict).to_json()
+    document = compare_traces(reference, candidate).to_json()
     document["reference"]["trace"] = args.reference
     document["candidate"]["trace"] = args.candidate
     document["target"] = candidate.manifest.get("target")

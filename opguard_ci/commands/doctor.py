@@ -64,17 +64,7 @@ def _difference(a: str, b: str) -> Result:
 
 def _environment(path: str) -> dict[str, Any]:
     """The environment (key and document) that a trace, a manifest or a file of JSON holds."""
-    found: object = None
-    file = Path(path)
-    if file.is_file() and file.stat().st_size <= _MAX_DOCUMENT:
-        try:
-            found = json.loads(file.read_bytes())
-        except (ValueError, RecursionError):
-            raise UsageError(
-                "not-an-environment", f"{path} is not JSON; name a trace, or what doctor --json printed"
-            ) from None
-        is_trace = not isinstance(found, dict) or "scheme" in found
-        found = None if is_trace else found.get("environment", found)
+    found = _saved_object(Path(path))
     if found is None:
         from opguard_ci.trace.reader import read_trace
 
@@ -85,6 +75,21 @@ def _environment(path: str) -> dict[str, Any]:
             "not-an-environment", f"{path} holds no environment; name a trace, or what doctor --json printed"
         )
     return {"key": found.get("key"), "document": document}
+
+
+def _saved_object(file: Path) -> Any:
+    """What a file of JSON holds that is no manifest; None for a trace, a manifest, or nothing at all."""
+    if not file.is_file() or file.stat().st_size > _MAX_DOCUMENT:
+        return None
+    try:
+        found = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        raise UsageError(
+            "not-an-environment", f"{file} is not JSON; name a trace, or what doctor --json printed"
+        ) from None
+    if not isinstance(found, dict) or "scheme" in found:
+        return None
+    return found.get("environment", found)
 
 
 def _git() -> dict[str, Any]:
@@ -101,7 +106,7 @@ def _git() -> dict[str, Any]:
                 "partial": repository.promisor,
             }
     except OpguardError as error:
-        return error.to_json()["error"]
+        return {"slug": error.slug, "message": error.message}
 
 
 def _servers() -> list[dict[str, Any]]:
@@ -126,10 +131,16 @@ def _describe(document: Mapping[str, Any]) -> list[Line]:
     git = document["git"]
     lines += paragraph(clean(git["message"], 2000)) if "message" in git else _repository(git)
     lines += title("servers")
-    servers = [
-        ", ".join(f"{clean(name)} {clean(value)}" for name, value in server.items()) for server in document["servers"]
-    ]
+    servers = [_server(server) for server in document["servers"]]
     return lines + (items(servers) if servers else paragraph("none is running"))
+
+
+def _server(server: Mapping[str, Any]) -> str:
+    runs = count(server["runs"], "run") + " now" if server["runs"] else f"unused for {server['unused_for']:.0f} s"
+    return (
+        f"process {server['pid']}, profile {clean(server['profile'])}, hash seed {clean(server['hash_seed'])}, {runs}, "
+        f"ends after {server['idle']:.0f} s without a run"
+    )
 
 
 def _value(name: str, value: str) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from opguard_ci.commands import Result, exit_code
-from opguard_ci.commands.options import add_run_options, at_least
-from opguard_ci.commands.run import refuse_used_folder
+from opguard_ci.commands.options import add_run_options, at_least, run_request
+from opguard_ci.commands.run import refuse_used_folder, run_document
 from opguard_ci.report.progress import progress
 from opguard_ci.report.text import render
 
@@ -66,7 +66,7 @@ def _replay(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     folders = [str(Path(folder) / f"run-{number}") for number in range(args.runs)]
     request = client.with_profile(run_request(args, folder))
     assert request.profile is not None
-    findings = []
+    findings: list[dict[str, Any]] = []
     for number, trace in enumerate(progress(folders, args.runs, args.target)):
         # Two forks of one server share hash seed and heap addresses and so prove little.
         server = Server.connect(request.profile, instance=number % 2)
@@ -77,6 +77,9 @@ def _replay(args: argparse.Namespace, folder: str) -> dict[str, Any]:
         findings += document["findings"]
     reference = read_trace(folders[0])
     documents = [compare_traces(reference, read_trace(trace)).to_json() for trace in folders[1:]]
+    for number, document in enumerate(documents, 2):
+        for side, run, trace in (("reference", 1, folders[0]), ("candidate", number, folders[number - 1])):
+            document[side].update({"run": run, "trace": trace} if args.keep else {"run": run})
     merged = merge(documents, findings)
     return {**merged, "target": args.target, "profile": request.profile, "runs": args.runs}
 

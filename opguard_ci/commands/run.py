@@ -37,26 +37,22 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def run_document(target: str, folder: str, result: RunResult) -> dict[str, Any]:
-    """The JSON object of one run."""
-    outcome, manifest = result.outcome, _manifest(folder)
-    document: dict[str, Any] = {
-        "schema": 1,
-        "verdict": _verdict(result),
-        "target": target,
-        "trace": folder,
-        "commit": manifest.get("commit"),
-        "environment": (manifest.get("environment") or {}).get("key"),
-        "profile": manifest.get("profile"),
-        "level": manifest.get("level"),
-        "steps": outcome.get("steps", len(manifest.get("steps", ()))),
-        "seconds": round(result.seconds, 3),
-        "findings": outcome.get("findings", []),
-        "coverage": outcome.get("coverage", manifest.get("coverage", {})),
-        "notes": outcome.get("notes", []),
-    }
-    if result.status != "ok":
+    """The JSON object of one run: how it ended, from the result; what was seen, from the trace that it left."""
+    from opguard_ci.compare import single_run_findings
+    from opguard_ci.trace.reader import read_trace
+
+    outcome = result.outcome
+    document: dict[str, Any] = {"schema": 1, "verdict": "untestable", "target": target, "trace": folder}
+    if (Path(folder) / "manifest.json").exists():
+        trace = read_trace(folder)
+        manifest, findings = trace.manifest, single_run_findings(trace)
+        document.update({key: manifest[key] for key in ("commit", "profile", "level", "coverage")})
+        document.update(environment=manifest["environment"]["key"], steps=len(manifest["steps"]), findings=findings)
+    if result.status == "ok":
+        document["verdict"] = "findings" if document["findings"] else "ok"
+    else:
         document["error"] = {key: outcome.get(key) or "" for key in ("slug", "message", "traceback")}
-    return document
+    return {**document, "seconds": round(result.seconds, 3), "notes": outcome.get("notes", [])}
 
 
 def refuse_used_folder(folder: str) -> None:
@@ -67,18 +63,3 @@ def refuse_used_folder(folder: str) -> None:
             raise UsageError("output-exists", f"{folder} exists and is not empty; name a new folder for the trace")
     elif path.exists() or path.is_symlink():
         raise UsageError("output-exists", f"{folder} exists and is no folder; name a new folder for the trace")
-
-
-def _verdict(result: RunResult) -> str:
-    if result.status != "ok":
-        return "untestable"
-    return "findings" if result.outcome.get("findings") else "ok"
-
-
-def _manifest(folder: str) -> dict[str, Any]:
-    """What the trace says about itself; empty if the run ended before there was a trace."""
-    from opguard_ci.trace.reader import read_trace
-
-    if not (Path(folder) / "manifest.json").exists():
-        return {}
-    return dict(read_trace(folder).manifest)

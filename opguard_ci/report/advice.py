@@ -11,6 +11,9 @@ from opguard_ci.report.clean import clean
 _REPEATABILITY: Final = frozenset({"kernel", "random", "overwritten", "uninitialised", "collective"})
 """Causes that a run which does not repeat itself would show as well."""
 
+_AROUND: Final = 4
+"""Events before and after the one that a report names."""
+
 
 def next_steps(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Commands, each with what it is good for, that fit the verdict."""
@@ -19,8 +22,9 @@ def next_steps(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     traces = {side: (document.get(side) or {}).get("trace") for side in ("reference", "candidate")}
     rows: list[tuple[str, str]] = []
     shown = traces.get(first.get("side") or "candidate") or document.get("trace")
-    if first.get("op") and shown:
-        rows.append((_command("show", shown, "--search", first["op"]), "the operator's events"))
+    if isinstance(event := first.get("event"), int) and shown:
+        around = f"{max(event - _AROUND, 0)}..{event + _AROUND}"
+        rows.append((_command("show", shown, "--events", around, "--tensors"), "what ran around it"))
     if verdict == "diverged" and first.get("cause") in _REPEATABILITY and document.get("target"):
         rows.append((_command("replay", document["target"]), "does the target repeat itself?"))
     keys = {(document.get(side) or {}).get("environment") for side in traces}

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from opguard_ci.worker.cachedir import cache_folder
+from opguard_ci.worker.cache import cache_folder
 
 _PACKAGES: Final = ("opguard-ci", "torch", "numpy", "pyarrow", "xxhash", "gitpython", "rich", "pytest")
 

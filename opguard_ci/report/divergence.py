@@ -104,11 +104,13 @@ def _evidence(evidence: object) -> list[Line]:
         return []
     for section in ("inputs", "arguments", "outputs"):
         for item in _list(evidence.get(section), dict):
-            reference, candidate = _value(item.get("reference")), _value(item.get("candidate"))
-            same = item.get("equal", reference == candidate)
+            same = item.get("equal", item.get("reference") == item.get("candidate"))
             if section == "arguments" and same:
                 continue
-            rows.append([_name(item), reference, "the same" if same else candidate, clean(item.get("spec") or "")])
+            rows.append(_evidence_row(_name(item), item, "the same" if same else _value(item.get("candidate"))))
+    generator = evidence.get("generator")
+    if isinstance(generator, Mapping) and generator.get("reference") != generator.get("candidate"):
+        rows.append(_evidence_row("generator state", generator, _value(generator.get("candidate"))))
     if not rows:
         return []
     left_out = len(rows) - MAX_ROWS
@@ -116,6 +118,15 @@ def _evidence(evidence: object) -> list[Line]:
     if left_out > 0:
         rows.append([f"… {left_out} more"])
     return _labelled("evidence", rows, head=True)
+
+
+def _evidence_row(name: str, item: Mapping[str, Any], candidate: str) -> list[str]:
+    what = clean(item.get("spec") or "")
+    if other := item.get("reference_spec"):
+        what = f"{clean(other)} -> {what}"
+    if item.get("changed_behind"):
+        what += " changed unseen"
+    return [name, _value(item.get("reference")), candidate, what.strip()]
 
 
 def _name(item: Mapping[str, Any]) -> str:

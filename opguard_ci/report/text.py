@@ -27,7 +27,7 @@ _STYLES: Final = {
 
 def render(document: Mapping[str, Any]) -> tuple[Line, ...]:
     """Lay out one compare, replay or run object; every name and source line in it is made safe for a terminal."""
-    lines = [*_headline(document), *_error(document), *_sides(document)]
+    lines = [*_headline(document), *_traceback(document), *_sides(document)]
     first = document.get("first_divergence")
     if first:
         lines += title("First divergence")
@@ -52,24 +52,28 @@ def error_lines(document: Mapping[str, Any]) -> tuple[Line, ...]:
     """Lay out an error object: the user's traceback, if there is one, and one sentence."""
     error = document["error"]
     lines = [Line(line, "dim") for line in clean_lines(error.get("traceback") or "")]
-    return (*lines, Line(f"opguard: {clean(error['message'], 2000)} [{clean(error['slug'])}]", "bad"))
+    return (*lines, Line(f"opguard: {_sentence(error)}", "bad"))
 
 
 def _headline(document: Mapping[str, Any]) -> list[Line]:
-    verdict = clean(document["verdict"])
+    verdict, error = clean(document["verdict"]), document.get("error")
     first = document.get("first_divergence")
-    said = f"{place(first)}: {clean(first.get('cause'))}" if first else VERDICTS.get(verdict, "")
+    if error:
+        said = _sentence(error)
+    elif first:
+        said = f"{place(first)}: {clean(first.get('cause'))}"
+    else:
+        said = VERDICTS.get(verdict, "")
     return paragraph(f"{verdict}: {said}" if said else verdict, indent="", style=_STYLES.get(verdict, "bad"))
 
 
-def _error(document: Mapping[str, Any]) -> list[Line]:
-    error = document.get("error")
-    if not error:
-        return []
-    lines = [Line(f"  {line}", "dim") for line in clean_lines(error.get("traceback") or "")]
-    if lines:
-        lines.insert(0, Line(""))
-    return [*lines, Line(""), *paragraph(f"{clean(error['message'], 2000)} [{clean(error['slug'])}]", style="bad")]
+def _sentence(error: Mapping[str, Any]) -> str:
+    return f"{clean(error['message'], 2000)} [{clean(error['slug'])}]"
+
+
+def _traceback(document: Mapping[str, Any]) -> list[Line]:
+    lines = clean_lines((document.get("error") or {}).get("traceback") or "")
+    return [Line(""), *(Line(f"  {line}", "dim") for line in lines)] if lines else []
 
 
 def _sides(document: Mapping[str, Any]) -> list[Line]:
@@ -88,7 +92,7 @@ def _sides(document: Mapping[str, Any]) -> list[Line]:
 
 
 def _side(side: Mapping[str, Any]) -> str:
-    parts = []
+    parts = [f"run {clean(side['run'])}"] if side.get("run") else []
     if path := side.get("trace"):
         parts.append(clean(path))
     parts.append(f"commit {_commit(side['commit'])}" if side.get("commit") else "no commit")

@@ -30,6 +30,7 @@ def divergence(**changes: Any) -> dict[str, Any]:
         "before": ["aten.native_layer_norm.default"],
         "after": ["aten.native_layer_norm.default"],
         "stack": STACK,
+        "event": 102,
     }
     return {**base, **changes}
 
@@ -106,7 +107,7 @@ Contract
   coverage    2,471 of 2,471 operators fingerprinted
 
 Next
-  opguard show runs/b --search aten.native_layer_norm.default  # the operator's events
+  opguard show runs/b --events 98..106 --tensors  # what ran around it
 """
     )
 
@@ -148,13 +149,11 @@ def test_untestable_run() -> None:
     }
     assert text(run) == (
         """\
-untestable: the target could not be run to its end, or not be watched completely
+untestable: train.py raised ValueError in step 2: bad batch [target-raised]
 
   Traceback (most recent call last):
     File "train.py", line 3, in main
   ValueError: bad batch
-
-  train.py raised ValueError in step 2: bad batch [target-raised]
 
   target      train.py
   trace       runs/a
@@ -206,6 +205,22 @@ def test_every_verdict_is_the_first_word(verdict: str) -> None:
     assert text(document(verdict)).startswith(f"{verdict}: ")
 
 
+def test_random_draw() -> None:
+    """A draw from another generator state shows both states, and other shapes are shown side by side."""
+    state = {"reference": "00000000000000aa", "candidate": "00000000000000bb"}
+    output = {
+        "name": "output 0",
+        "reference": None,
+        "candidate": "00000000000000cc",
+        "equal": False,
+        "spec": "float32[8]",
+    }
+    changed = divergence(evidence={"generator": state, "outputs": [{**output, "reference_spec": "float32[4]"}]})
+    shown = text(document("diverged", first_divergence=changed))
+    assert "generator state  00000000000000aa  00000000000000bb\n" in shown
+    assert "output 0         none              00000000000000cc  float32[4] -> float32[8]\n" in shown
+
+
 def test_code_shows_both_blocks() -> None:
     """For other code the operators of both sides stand beside each other."""
     changed = divergence(
@@ -220,7 +235,7 @@ def test_reference_side_is_said() -> None:
     """A fault of the reference is not blamed on the candidate."""
     shown = text(document("diverged", first_divergence=divergence(cause="overwritten", side="reference")))
     assert "where       step 2, forward, blocks.1.norm, on the reference's side\n" in shown
-    assert "opguard show runs/a --search" in shown
+    assert "opguard show runs/a --events 98..106" in shown
 
 
 def test_setup_has_no_step_number() -> None:
@@ -289,6 +304,20 @@ def test_names_of_strangers_are_harmless(name: str, source: str, note: str) -> N
     shown = text(document("diverged", first_divergence=changed, contract=contract, notes=[note], transient=[changed]))
     assert all(line.isprintable() for line in shown.split("\n"))
     assert "verdict: identical" not in [line.strip() for line in shown.split("\n")]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["file", "name", "inputs"]), inner),
+    max_leaves=5,
+)
+fields = st.sampled_from([*divergence(), "evidence", "tensors", "computes"])
+
+
+@given(st.dictionaries(fields, anything))
+def test_any_finding_can_be_shown(finding: dict[str, Any]) -> None:
+    """Findings come from a manifest that anybody may have written: whatever is in them, there is a report."""
+    assert text(document("identical", findings=[finding], transient=[finding]))
 
 
 def test_fits_the_terminal() -> None:
