@@ -62,6 +62,7 @@ def show(
     if events is None and search is None and source is None and not tensors:
         return summary(trace, rank)
     question = _Question(events, search, source, tensors)
+    options = ["--limit", str(limit)] * (limit != LIMIT) + ["--rank", str(rank)] * (rank != 0)
     shown: list[dict[str, Any]] = []
     matches, go_on = 0, None
     for table, rows in _matching(trace, question, rank):
@@ -93,7 +94,7 @@ def show(
         "matches": matches,
         "events": shown,
         "more": matches - len(shown),
-        "next": None if go_on is None else question.command(trace, rank, range(go_on, end + 1)),
+        "next": None if go_on is None else shlex.join([*question.command(trace, range(go_on, end + 1)), *options]),
     }
 
 
@@ -156,7 +157,7 @@ class _Question:
             return True
         return self._value is not None and self._value in table.read_value[reads] + table.write_value[writes]
 
-    def command(self, trace: Trace, rank: int, events: range) -> str:
+    def command(self, trace: Trace, events: range) -> list[str]:
         """The command that asks the same of other events."""
         words = ["opguard", "show", str(trace.path), "--events", f"{events.start}..{events.stop - 1}"]
         if self.search is not None:
@@ -165,9 +166,7 @@ class _Question:
             words += ["--source", f"{self.source[0]}:{self.source[1]}"]
         if self.tensors:
             words.append("--tensors")
-        if rank:
-            words += ["--rank", str(rank)]
-        return shlex.join(words)
+        return words
 
 
 def _matching(trace: Trace, question: _Question, rank: int) -> Iterator[tuple[StepTable, Iterator[int]]]:

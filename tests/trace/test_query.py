@@ -55,11 +55,11 @@ def indices(answer: dict[str, Any]) -> list[int]:
     return [event["index"] for event in answer["events"]]
 
 
-def follow(trace: Trace, answer: dict[str, Any], limit: int) -> dict[str, Any]:
+def follow(trace: Trace, answer: dict[str, Any]) -> dict[str, Any]:
     """Run the command that an answer names."""
     program, verb, path, *options = shlex.split(answer["next"])
     assert (program, verb, path) == ("opguard", "show", str(trace.path))
-    asked: dict[str, Any] = {"limit": limit}
+    asked: dict[str, Any] = {}
     while options:
         option = options.pop(0)
         if option == "--events":
@@ -70,6 +70,8 @@ def follow(trace: Trace, answer: dict[str, Any], limit: int) -> dict[str, Any]:
             asked["source"] = (file, int(line))
         elif option == "--tensors":
             asked["tensors"] = True
+        elif option == "--limit":
+            asked["limit"] = int(options.pop(0))
         else:
             name, _, asked["search"] = option.partition("=")
             assert name == "--search"
@@ -84,6 +86,7 @@ def test_a_range_shows_its_events(run: Trace) -> None:
     assert (answer["events"], answer["matches"], answer["next"]) == ([], 0, None)
 
 
+@pytest.mark.parametrize("limit", [7, 50])
 @pytest.mark.parametrize(
     "question",
     [
@@ -96,11 +99,10 @@ def test_a_range_shows_its_events(run: Trace) -> None:
         {"tensors": True, "search": "attention", "events": range(100, 400)},
     ],
 )
-def test_following_the_commands_shows_everything_once(run: Trace, question: dict[str, Any]) -> None:
+def test_following_the_commands_shows_everything_once(run: Trace, question: dict[str, Any], limit: int) -> None:
     """The command at the end of each answer continues where it stopped, until nothing is left."""
     everything = query.show(run, **question, limit=10_000)
     assert everything["next"] is None and everything["more"] == 0
-    limit = 50
     answer, seen = query.show(run, **question, limit=limit), []
     assert answer["matches"] == everything["matches"] == len(everything["events"])
     while True:
@@ -109,7 +111,7 @@ def test_following_the_commands_shows_everything_once(run: Trace, question: dict
         if answer["next"] is None:
             break
         assert len(answer["events"]) == limit
-        answer = follow(run, answer, limit)
+        answer = follow(run, answer)
     assert seen == indices(everything)
 
 
