@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import opguard, opguard_json
+
+
+@pytest.fixture
+def traces(project: Path) -> Path:
+    """The traces ``good``, ``again`` and ``edited`` (another eps of the layer norm)."""
+    for name, function in (("good", "train"), ("again", "train"), ("edited", "edited")):
+        code, document = opguard_json("run", f"training.py:{function}", "-o", name, cwd=project)
+        assert code == 0, document
+    return project
+
+
+def edit_manifest(trace: Path, **changes: object) -> None:
+    file = trace / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_identical(traces: Path) -> None:
+    """Two equal runs: exit 0, no divergence, both sides named."""
+    code, document = opguard_json("compare", "good", "again", cwd=traces)
+    assert (code, document["verdict"], document["first_divergence"]) == (0, "identical", None)
+    assert document["reference"]["trace"] == "good" and document["candidate"]["trace"] == "again"
+    assert document["reference"]["environment"] == document["candidate"]["environment"]
+    assert opguard("compare", "good", "again", "--strict", cwd=traces).returncode == 0
+
+
+def test_diverged(traces: Path) -> None:
+    """An edited eps is found at its operator, argument and line."""
+    code, document = opguard_json("compare", "good", "edited", cwd=traces)
+    assert (code, document["verdict"]) == (1, "diverged")
+    first = document["first_divergence"]
+    assert (first["op"], first["cause"], first["step"]) == ("aten.native_layer_norm.default", "arguments", 0)
+    assert first["module"] == "1"
+    done = opguard("compare", "good", "edited", cwd=traces)
+    assert done.returncode == 1
+    assert done.stdout.startswith("diverged: step 0, forward, aten.native_layer_norm.default in 1: arguments\n")
+    assert "0.001" in done.stdout and "training.py:" in done.stdout
+
+
+def test_manifest_as_argument(traces: Path) -> None:
+    """A manifest stands for its trace."""
+    assert opguard_json("compare", "good/manifest.json", "again", cwd=traces)[1]["verdict"] == "identical"
+
+
+def test_truncated_events(traces: Path) -> None:
+    """A trace that was cut is refused, not half compared."""
+    events = traces / "edited" / "events-0.arrows"
+    os.truncate(events, events.stat().st_size // 2)
+    code, document = opguard_json("compare", "good", "edited", cwd=traces)
+    assert (code, document["error"]["slug"]) == (2, "trace-damaged")
+
+
+def test_foreign_folder(traces: Path) -> None:
+    """A folder without a manifest, and a manifest of something else, are no traces."""
+    (traces / "other").mkdir()
+    assert opguard_json("compare", "good", "other", cwd=traces)[1]["error"]["slug"] == "not-a-trace"
+    (traces / "other" / "manifest.json").write_text('{"name": "web app"}')
+    assert opguard_json("compare", "good", "other", cwd=traces)[1]["error"]["slug"] == "not-a-trace"
+
+
+@pytest.mark.parametrize(("key", "value"), [("schema", 2), ("scheme", "xor-1"), ("ranks", 2)])
+def test_other_kind_of_trace(key: str, value: object, traces: Path) -> None:
+    """Another schema, fingerprint scheme or number of ranks is exit code 3, and the field is named."""
+    edit_manifest(traces / "edited", **{key: value})
+    code, document = opguard_json("compare", "good", "edited", cwd=traces)
+    assert (code, document["verdict"]) == (3, "error")
+    assert key.removesuffix("s") in document["error"]["message"]

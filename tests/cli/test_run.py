@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import command, environment, opguard, opguard_json
+
+
+def test_run(project: Path) -> None:
+    """A run that ends well is ``ok``, and its trace is complete."""
+    code, document = opguard_json("run", "training.py:train", "-o", "a", cwd=project)
+    assert (code, document["verdict"], document["steps"]) == (0, "ok", 3)
+    assert document["schema"] == 1 and document["trace"] == "a" and document["target"] == "training.py:train"
+    assert document["profile"] == "observe" and document["level"] == "full" and document["findings"] == []
+    coverage = document["coverage"]
+    assert coverage["operators"] == coverage["hashed"] > 30 and coverage["unseen"] == []
+    manifest = json.loads((project / "a" / "manifest.json").read_text())
+    assert manifest["complete"] is True and manifest["environment"]["key"] == document["environment"]
+
+
+def test_text(project: Path) -> None:
+    """The text says what was run, where the trace is, and how much was seen."""
+    done = opguard("run", "training.py:train", "-o", "a", cwd=project)
+    assert done.returncode == 0
+    assert "ok: captured\n" in done.stdout and "\n  trace       a\n" in done.stdout and "fingerprinted\n" in done.stdout
+
+
+def test_arguments_of_a_script(project: Path) -> None:
+    """What stands behind ``--`` is the script's, also if it looks like an option of ours."""
+    done = opguard("run", "training.py", "-o", "a", "--", "1e-3", "--json", "--", "-o", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['1e-3', '--json', '--', '-o']" in done.stdout
+
+
+def test_steps(project: Path) -> None:
+    """``--steps`` ends the run early, and that is a good end."""
+    code, document = opguard_json("run", "training.py:train", "-o", "a", "--steps", "2", cwd=project)
+    assert (code, document["steps"]) == (0, 2)
+
+
+def test_contract_level(project: Path) -> None:
+    """``--level contract`` records the values at step ends only."""
+    code, document = opguard_json("run", "training.py:train", "-o", "a", "--level", "contract", cwd=project)
+    assert (code, document["level"], document["steps"]) == (0, "contract", 3)
+
+
+def test_in_process(project: Path) -> None:
+    """``--in-process`` gives the same numbers without a server, and still one object on standard output."""
+    code, document = opguard_json("run", "training.py:train", "-o", "a", "--in-process", cwd=project)
+    assert (code, document["verdict"]) == (0, "ok")
+    assert opguard_json("run", "training.py:train", "-o", "b", cwd=project)[0] == 0
+    assert opguard_json("compare", "a", "b", cwd=project)[1]["verdict"] == "identical"
+
+
+@pytest.mark.parametrize(
+    ("target", "slug"),
+    [
+        ("nowhere.py:train", "target-not-found"),
+        ("training.py:no_such_function", "target-not-found"),
+        ("no.such.module:train", "target-not-found"),
+        ("training.py:", "bad-target"),
+        ("training", "bad-target"),
+        ("training.py:1x", "bad-target"),
+        ("training.py:not_callable", "bad-target"),
+        ("", "bad-target"),
+    ],
+)
+def test_targets_that_do_not_exist(target: str, slug: str, project: Path) -> None:
+    """A target that is not there is the caller's mistake."""
+    code, document = opguard_json("run", target, "-o", "a", cwd=project)
+    assert (code, document["verdict"], document["error"]["slug"]) == (2, "error", slug)
+
+
+@pytest.mark.parametrize("target", ["raises", "nothing", "exits"])
+def test_runs_that_fail(target: str, project: Path) -> None:
+    """A target that raises, yields nothing or exits with an error is untestable; what ran before stays readable."""
+    code, document = opguard_json("run", f"training.py:{target}", "-o", "a", cwd=project)
+    assert (code, document["verdict"]) == (4, "untestable")
+    assert document["error"]["slug"] and document["error"]["message"]
+    assert opguard_json("show", "a", cwd=project)[0] == 0
+
+
+def test_traceback_is_the_users(project: Path) -> None:
+    """The traceback names the user's line and none of ours."""
+    done = opguard("run", "training.py:raises", "-o", "a", cwd=project)
+    assert done.returncode == 4
+    assert 'training.py", line' in done.stdout and "ValueError: bad batch" in done.stdout
+    assert "opguard_ci/" not in done.stdout and "opguard_ci/" not in done.stderr
+
+
+def test_syntax_error_in_the_target(project: Path) -> None:
+    """A file that Python cannot compile is untestable, and Python's own message is shown."""
+    (project / "broken.py").write_text("def train(:\n")
+    done = opguard("run", "broken.py:train", "-o", "a", cwd=project)
+    assert done.returncode == 4
+    assert "SyntaxError" in done.stdout and 'broken.py", line 1' in done.stdout
+
+
+def test_crash(project: Path) -> None:
+    """A run that a signal ends says which one."""
+    code, document = opguard_json("run", "training.py:crashes", "-o", "a", cwd=project)
+    assert (code, document["verdict"]) == (4, "untestable")
+    assert "SIGSEGV" in document["error"]["message"]
+
+
+def test_timeout(project: Path) -> None:
+    """A run that takes too long is ended; its steps stay readable."""
+    code, document = opguard_json("run", "training.py:endless", "-o", "a", "--timeout", "8", cwd=project)
+    assert (code, document["verdict"], document["error"]["slug"]) == (4, "untestable", "timeout")
+    assert opguard_json("show", "a", cwd=project)[0] == 0
+
+
+def test_used_folder(project: Path) -> None:
+    """A trace overwrites nothing."""
+    (project / "a").mkdir()
+    (project / "a" / "notes.txt").write_text("mine")
+    code, document = opguard_json("run", "training.py:train", "-o", "a", cwd=project)
+    assert (code, document["error"]["slug"]) == (2, "output-exists")
+    assert [file.name for file in (project / "a").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("folder", ["training.py", "training.py/below", "/proc/no/such"])
+def test_impossible_folder(folder: str, project: Path) -> None:
+    """A folder that cannot be made is the caller's mistake."""
+    code, document = opguard_json("run", "training.py:train", "-o", folder, cwd=project)
+    assert (code, document["verdict"]) == (2, "error")
+    assert document["error"]["slug"] in ("output-exists", "output-unwritable")
+
+
+def test_empty_folder_is_used(project: Path) -> None:
+    """An empty folder that is there already takes the trace."""
+    (project / "a").mkdir()
+    assert opguard_json("run", "training.py:train", "-o", "a", cwd=project)[0] == 0
+
+
+def test_interrupt(project: Path) -> None:
+    """Ctrl-C ends every process of the run, is exit code 130, and names the command that reads the rest."""
+    process = subprocess.Popen(
+        command("run", "training.py:endless", "-o", "a"),
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "step 2\n":
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.splitlines()[-1].endswith("can be read with: opguard show a [interrupted]")
+    assert "Traceback" not in err
+    code, document = opguard_json("show", "a", cwd=project)
+    assert code == 0 and document
+
+
+def test_pipe_is_not_held_open(project: Path) -> None:
+    """A server that outlives the command does not keep the reader of a pipe waiting."""
+    start = time.monotonic()
+    words = " ".join(command("run", "training.py:train", "-o", "a"))
+    done = subprocess.run(["bash", "-c", f"{words} | cat"], cwd=project, env=environment(), timeout=60)
+    assert done.returncode == 0 and time.monotonic() - start < 25
