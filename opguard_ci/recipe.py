@@ -1,4 +1,5 @@
-"""What is run: the ``@recipe`` decorator, ``mark_step``, and targets such as ``path/file.py:function``. Imports no torch."""
+"""What is run: the ``@recipe`` decorator, ``mark_step``, and targets such as ``path/file.py:function``. Imports no
+torch."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -55,14 +57,21 @@ def recipe(
 
     Raises:
         UsageError: An argument is out of range, or the decorator was used without arguments.
+
     """
     if function is not None:
         raise UsageError("recipe-arguments", "@recipe needs its arguments: write @recipe(steps=4).")
-    _require(isinstance(steps, int) and not isinstance(steps, bool) and steps >= 1, f"steps must be a whole number from 1, not {steps!r}")
+    _require(
+        isinstance(steps, int) and not isinstance(steps, bool) and steps >= 1,
+        f"steps must be a whole number from 1, not {steps!r}",
+    )
     _require(isinstance(seed, int) and 0 <= seed < 2**63, f"seed must be a whole number from 0, not {seed!r}")
     _require(profile in PROFILES, f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     _require(level in LEVELS, f"level must be one of {', '.join(LEVELS)}, not {level!r}")
-    _require(isinstance(timeout, (int, float)) and timeout > 0, f"timeout must be a number of seconds above 0, not {timeout!r}")
+    _require(
+        isinstance(timeout, (int, float)) and timeout > 0,
+        f"timeout must be a number of seconds above 0, not {timeout!r}",
+    )
     options = RecipeOptions(steps, seed, profile, level, float(timeout))
 
     def decorate(decorated: _F) -> _F:
@@ -92,6 +101,16 @@ def mark_step(step: int) -> None:
         listener(step)
 
 
+@contextmanager
+def marking(listener: Callable[[int], None]) -> Iterator[None]:
+    """Have ``mark_step`` call ``listener`` while the block runs."""
+    _mark_listeners.append(listener)
+    try:
+        yield
+    finally:
+        _mark_listeners.remove(listener)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A parsed TARGET: ``package.module:function``, ``path/file.py:function`` or ``path/file.py``."""
@@ -109,7 +128,8 @@ class Target:
 
 
 def parse_target(text: str, cwd: str) -> Target:
-    """Parse a TARGET against a working directory. Raises ``UsageError`` if it is malformed or its file does not exist."""
+    """Parse a TARGET against a working directory. Raises ``UsageError`` if it is malformed or its file does not
+    exist."""
     path, colon, function = text.rpartition(":")
     if not colon:
         path, function = text, ""
@@ -118,10 +138,15 @@ def parse_target(text: str, cwd: str) -> Target:
     if path.endswith(".py"):
         file = Path(cwd, path)
         if not file.is_file():
-            raise UsageError("target-not-found", f"There is no file {path!r} in {cwd!r}: name a file, or package.module:function.")
+            raise UsageError(
+                "target-not-found", f"There is no file {path!r} in {cwd!r}: name a file, or package.module:function."
+            )
         return Target(text, file.resolve(), None, function or None)
     if not colon or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", path):
-        raise UsageError("bad-target", f"{text!r} is no target: write path/file.py, path/file.py:function or package.module:function.")
+        raise UsageError(
+            "bad-target",
+            f"{text!r} is no target: write path/file.py, path/file.py:function or package.module:function.",
+        )
     return Target(text, None, path, function)
 
 
@@ -134,7 +159,9 @@ def load_function(target: Target) -> Callable[..., Any]:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise UsageError("target-not-found", f"There is no {target.function!r} in {target.text.rpartition(':')[0]!r}.") from None
+            raise UsageError(
+                "target-not-found", f"There is no {target.function!r} in {target.text.rpartition(':')[0]!r}."
+            ) from None
     if not callable(found):
         raise UsageError("bad-target", f"{target.text!r} is not a function.")
     return found  # type: ignore[no-any-return]
@@ -146,7 +173,10 @@ def _import_module(target: Target) -> ModuleType:
         return importlib.import_module(target.module)
     except ModuleNotFoundError as error:
         if error.name is not None and (target.module == error.name or target.module.startswith(f"{error.name}.")):
-            raise UsageError("target-not-found", f"There is no module {target.module!r} on the path: run from the project's root, or name a file.") from None
+            raise UsageError(
+                "target-not-found",
+                f"There is no module {target.module!r} on the path: run from the project's root, or name a file.",
+            ) from None
         raise
 
 
@@ -194,9 +224,21 @@ def peek(target: Target, search_path: Sequence[str]) -> Decoration:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == target.function:
             for decorator in node.decorator_list:
                 if isinstance(decorator, ast.Call) and _name(decorator.func).rpartition(".")[2] == "recipe":
-                    literals = {k.arg: k.value.value for k in decorator.keywords if k.arg and isinstance(k.value, ast.Constant)}
-                    return Decoration(True, literals.get("profile"), literals)
+                    literals = {
+                        k.arg: k.value.value for k in decorator.keywords if k.arg and isinstance(k.value, ast.Constant)
+                    }
+                    profile = literals.get("profile")
+                    return Decoration(True, profile if isinstance(profile, str) else None, literals)
     return Decoration(False)
+
+
+def peek_profile(text: str, cwd: str, root: str | None = None) -> str:
+    """The profile a target runs under when none is asked for: a recipe's own, ``observe`` for everything else."""
+    target = parse_target(text, cwd)
+    found = peek(target, target.search_path(cwd, root))
+    if not found.is_recipe:
+        return "observe"
+    return found.profile if found.profile in PROFILES else "strict"
 
 
 def _name(node: ast.expr) -> str:
@@ -228,5 +270,8 @@ def check_callable(function: Callable[..., Any], text: str) -> bool:
         and name != "mark"
     ]
     if needed:
-        raise UntestableError("target-arguments", f"{text} needs the arguments {', '.join(needed)}: a target takes none (or `mark`); wrap it in a function.")
+        raise UntestableError(
+            "target-arguments",
+            f"{text} needs the arguments {', '.join(needed)}: a target takes none (or `mark`); wrap it in a function.",
+        )
     return "mark" in parameters

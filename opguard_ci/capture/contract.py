@@ -1,4 +1,5 @@
-"""The contract of a run: the named values that it promises per step, from what it yields or from what it was seen to train."""
+"""The contract of a run: the named values that it promises per step, from what it yields or from what it was seen
+to train."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ class Entry:
 
 
 def flatten(name: str, held: Any, section: str = "value") -> Iterator[Entry]:
-    """The entries below one yielded or returned object (DESIGN 4): modules, optimizers, scalers, schedulers, containers."""
+    """The entries below one yielded or returned object (DESIGN 4): modules, optimizers, scalers, schedulers,
+    containers."""
     yield from _flatten(name, held, section, 0, _names_of(held))
 
 
 def flatten_step(yielded: Any) -> Iterator[Entry]:
-    """The entries of what a recipe yields for one step; a mapping of names is usual, anything else is called ``value``."""
+    """The entries of what a recipe yields for one step; a mapping of names is usual, anything else is called
+    ``value``."""
     if not isinstance(yielded, Mapping):
         yield from flatten("value", yielded)
         return
@@ -83,7 +86,9 @@ def _flatten(name: str, held: Any, section: str, depth: int, names: dict[int, st
         yield Entry(section, name, f"<{type(held).__qualname__}>")
 
 
-def optimizer_state(prefix: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str], key: str = "") -> Iterator[Entry]:
+def optimizer_state(
+    prefix: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str], key: str = ""
+) -> Iterator[Entry]:
     """The state of an optimizer, by what it holds and for which parameter."""
     for group_index, group in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(group["params"]):
@@ -153,7 +158,8 @@ class Training:
             yield from optimizer_state(prefix, optimizer, names, str(number))
 
     def _trained(self, owned: dict[int, torch.Tensor]) -> Iterator[torch.nn.Module]:
-        """Modules with a parameter that an optimizer owns or that received a gradient: not a teacher, not an average."""
+        """Modules with a parameter that an optimizer owns or that received a gradient: not a teacher, not an
+        average."""
         seen: set[int] = set()
         for known in self._modules.values():
             module = known()

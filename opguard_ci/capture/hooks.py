@@ -23,7 +23,6 @@ from .recorder import Recorder
 from .session import Session
 from .steps import Steps
 
-
 _running: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -115,7 +114,10 @@ def _backward(session: Session, steps: Steps, original: Callable[..., None]) -> 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         steps.saw_backward([tensors] if isinstance(tensors, torch.Tensor) else list(tensors))
-        outer, session.create_graph = session.create_graph, bool(kwargs.get("create_graph") or (len(args) > 2 and args[2]))
+        outer, session.create_graph = (
+            session.create_graph,
+            bool(kwargs.get("create_graph") or (len(args) > 2 and args[2])),
+        )
         try:
             original(tensors, *args, **kwargs)
         finally:
@@ -163,7 +165,9 @@ def _start_new_thread(session: Session, original: Callable[..., Any]) -> Callabl
     """Threads that are started without the threading module."""
 
     @functools.wraps(original)
-    def start_new_thread(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /) -> int:
+    def start_new_thread(
+        function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> int:
         def run(*a: Any, **k: Any) -> None:
             with Recorder(session):
                 function(*a, **k)

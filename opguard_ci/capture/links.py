@@ -1,7 +1,7 @@
 """Who wrote which bytes last, and whether somebody wrote them behind our back.
 
-Memory is followed by storage, through weak references: nothing is kept alive, so the allocator reuses memory exactly as in a
-bare run. Storages that share an address (numpy, DLPack) share one region.
+Memory is followed by storage, through weak references: nothing is kept alive, so the allocator reuses memory
+exactly as in a bare run. Storages that share an address (numpy, DLPack) share one region.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _MAX_WRITES = 256
 
 @dataclass(slots=True)
 class _Written:
-    """One write that is still visible: bytes ``lo`` to ``hi``, all of them (dense) or the elements of a strided view."""
+    """One write that is still visible: bytes ``lo`` to ``hi``, all of them (dense) or the elements of a strided
+    view."""
 
     lo: int
     hi: int
@@ -79,7 +80,9 @@ class Region:
         for old in reversed(writes):
             if old.lo < hi and lo < old.hi:
                 found.append(old.event)
-                covers = old.lo <= lo and hi <= old.hi if old.geometry is None else (not dense and old.geometry == geometry)
+                covers = (
+                    old.lo <= lo and hi <= old.hi if old.geometry is None else (not dense and old.geometry == geometry)
+                )
                 if covers:
                     break
         return tuple(dict.fromkeys(reversed(found)))
@@ -181,9 +184,9 @@ class Memory:
 def extent(tensor: torch.Tensor) -> tuple[Geometry, int, int, bool]:
     """(geometry, first byte, last byte + 1, whether all bytes between belong to it) within the storage."""
     size = tensor.itemsize
-    lo = tensor.storage_offset() * size
+    lo = int(tensor.storage_offset()) * size
     if tensor.is_contiguous():
-        hi = lo + tensor.nbytes
+        hi = lo + int(tensor.nbytes)
         return (lo, hi, tensor.dtype), lo, hi, True
     shape, strides = tensor.shape, tensor.stride()
     hi = lo + size
@@ -191,6 +194,6 @@ def extent(tensor: torch.Tensor) -> tuple[Geometry, int, int, bool]:
         if length == 0:
             hi = lo
             break
-        hi += (length - 1) * stride * size
+        hi += int((length - 1) * stride * size)
     dense = hi - lo == tensor.nbytes and 0 not in strides
     return (lo, hi, tensor.dtype, shape, strides), lo, hi, dense

@@ -54,7 +54,9 @@ class Stacks:
             return NULL
         found = self._ids.get(tuple(key))
         if found is None:
-            found = self._ids[tuple(key)] = self._strings("\n".join(self._line(*key[i : i + 2]) for i in range(0, len(key), 2)))
+            found = self._ids[tuple(key)] = self._strings(
+                "\n".join(self._line(*key[i : i + 2]) for i in range(0, len(key), 2))
+            )
         return found
 
     def _learn(self, code: CodeType) -> bool:
@@ -68,7 +70,14 @@ class Stacks:
             code = self._codes[number]
             line = _line_number(code, lasti)
             source = linecache.getline(code.co_filename, line).strip().replace("\t", " ")[:300]
-            text = "\t".join((self._short(code.co_filename), str(line), code.co_qualname if sys.version_info >= (3, 11) else code.co_name, source))
+            text = "\t".join(
+                (
+                    self._short(code.co_filename),
+                    str(line),
+                    code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
+                    source,
+                )
+            )
             self._lines[(number, lasti)] = text
         return text
 
@@ -87,7 +96,11 @@ def is_user_file(filename: str) -> bool:
         return filename.startswith("<ipython") or filename == "<stdin>"
     if filename.startswith(_RECIPES):
         return True
-    if filename.startswith((_TORCH, _PACKAGE)) or f"{os.sep}_pytest{os.sep}" in filename or f"{os.sep}pluggy{os.sep}" in filename:
+    if (
+        filename.startswith((_TORCH, _PACKAGE))
+        or f"{os.sep}_pytest{os.sep}" in filename
+        or f"{os.sep}pluggy{os.sep}" in filename
+    ):
         return False
     return not (filename.startswith(_STDLIB) and not filename.startswith(_SITE))
 
@@ -106,7 +119,9 @@ class Modules(threading.local):
     def __init__(self) -> None:
         self.names: list[str] = []
         self.calls: list[torch.nn.Module] = []
-        self.paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, tuple[weakref.ref[torch.nn.Module], str]]] = weakref.WeakKeyDictionary()
+        self.paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, tuple[weakref.ref[torch.nn.Module], str]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def enter(self, module: torch.nn.Module) -> None:
         """A module's forward begins."""

@@ -23,7 +23,7 @@ from ..trace.model import (
 )
 from .fingerprint import cpu
 from .fingerprint.tensors import Unhashable, value
-from .schema import WRITES_READ_ONLY, OpInfo
+from .schema import OpInfo
 from .text import argument_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Recorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, session: Session) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.session = session
 
     @classmethod
@@ -52,7 +52,9 @@ class Recorder(TorchDispatchMode):
         """Keep torch.compile on: a mode that does not say so switches it off."""
         return True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Record one call. Never changes arguments, results or errors of the call."""
         kwargs = kwargs or _EMPTY
         for kind in types:
@@ -78,7 +80,8 @@ class _Call:
     """One operator call, between its reads and its writes."""
 
     __slots__ = (
-        "_draw_from", "_info", "_session", "_state", "flags", "module", "owners", "phase", "reads", "regions", "stack", "tensors", "text",
+        "_draw_from", "_info", "_session", "_state", "flags", "kind", "module", "owners", "phase", "reads", "regions",
+        "stack", "tensors", "text",
     )  # fmt: skip
 
     def __init__(self, session: Session, info: OpInfo) -> None:
@@ -153,6 +156,7 @@ class _Call:
                 writes.append((tensor, self._write(tensor, slot, 0)))
         for n in written:
             writes.append((tensors[n], self._write(tensors[n], ~n, 0)))
+        self.kind = self._kind(outputs)
         hidden = self._hidden_writes(written) if info.kind == _OP else []
         writes += hidden
         draw = (NULL, 0, 0)
@@ -175,6 +179,20 @@ class _Call:
         """The operator."""
         return self._info
 
+    def _kind(self, outputs: list[torch.Tensor]) -> int:
+        """A copy to another dtype, or one that broadcasts, computes something."""
+        kind = self._info.kind
+        if kind != _COPY:
+            return kind
+        sources = [t for t, owner in zip(self.tensors, self.owners, strict=True) if owner not in self._info.overwrites]
+        results = [
+            t for t, owner in zip(self.tensors, self.owners, strict=True) if owner in self._info.written
+        ] or outputs
+        same = len(sources) == len(results) and all(
+            a.dtype == b.dtype and a.shape == b.shape for a, b in zip(sources, results, strict=True)
+        )
+        return _COPY if same else _OP
+
     def _write(self, tensor: torch.Tensor, slot: int, flags: int) -> WriteRow:
         session, info = self._session, self._info
         spec = session.spec(tensor)
@@ -191,9 +209,12 @@ class _Call:
         return found, spec, slot, flags
 
     def _hidden_writes(self, written: list[int]) -> list[tuple[torch.Tensor, WriteRow]]:
-        """Read-only arguments that have other bytes now, though no recorded operator of any thread wrote them meanwhile."""
+        """Read-only arguments that have other bytes now, though no recorded operator of any thread wrote them
+        meanwhile."""
         found = []
-        known = {id(self.regions[n][0]) for n in written} | {id(self._session.memory.region(self.tensors[n])) for n in written}
+        known = {id(self.regions[n][0]) for n in written} | {
+            id(self._session.memory.region(self.tensors[n])) for n in written
+        }
         for n, (before, _, flags, _) in enumerate(self.reads):
             region, version = self.regions[n]
             if before == NO_VALUE or flags & UNREAD or n in written or region is None or id(region) in known:
@@ -217,8 +238,8 @@ def _collect(result: Any, into: list[torch.Tensor]) -> None:
 
 def is_weak(tensor: torch.Tensor, found: int) -> bool:
     """Whether a value occurs everywhere and so proves nothing (verdict.md, rule 3)."""
-    dtype = tensor.dtype
-    return tensor.numel() <= 4 or dtype in cpu.EXACT_INTEGERS or cpu.is_constant(found, dtype, tensor.nbytes if tensor.layout is torch.strided else 0)
-
-
-__all__ = ["WRITES_READ_ONLY", "Recorder", "is_weak"]
+    if tensor.numel() <= 4 or tensor.dtype in cpu.EXACT_INTEGERS:
+        return True
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        return False
+    return cpu.is_constant(found, tensor.dtype, tensor.nbytes)

@@ -13,18 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from .. import recipe as recipes
-from ..determinism import environment
+from ..determinism.profile import seed_everything
 from ..errors import OpguardError, UntestableError
-from ..recipe import RecipeOptions, Target
-from ..trace.digest import step_digests
-from ..trace.model import SCHEMA, StepTable
-from ..trace.writer import TraceWriter
+from ..recipe import RecipeOptions, Target, check_callable, load_function, marking, options_of, parse_target
 from ..worker.request import RunRequest
-from .fingerprint.cpu import SCHEME
 from .hooks import listening
 from .provenance import is_user_file
-from .session import Session
+from .recording import Recording, failure
 from .steps import EnoughSteps, Steps
 
 _OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
@@ -33,11 +28,14 @@ _OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
 def execute(request: RunRequest) -> dict[str, Any]:
     """Run ``request.target`` under capture; write its trace to ``request.output``.
 
-    Returns the outcome: ``status`` (``ok`` or ``untestable``), for the latter ``slug``, ``message`` and ``traceback`` (the user's
-    frames), and ``steps``, ``coverage`` and ``notes``. Raises ``UsageError`` only for what is wrong before the target runs: a target
-    that does not exist, an output that cannot be written.
+    Returns the outcome: ``status`` (``ok`` or ``untestable``), for the latter ``slug``, ``message`` and ``traceback``
+    (the user's frames), and ``steps``, ``coverage`` and ``notes``.
+
+    Raises:
+        UsageError: What is wrong before the target runs: it does not exist, the output cannot be written.
+
     """
-    target = recipes.parse_target(request.target, request.cwd)
+    target = parse_target(request.target, request.cwd)
     root = request.root or request.cwd
     recording = Recording(request, root)
     outcome: dict[str, Any] = {"status": "ok"}
@@ -48,95 +46,17 @@ def execute(request: RunRequest) -> dict[str, Any]:
         except OpguardError as error:
             if error.exit_code == 2:
                 raise
-            outcome = _failure(error.slug, error.message, getattr(error, "traceback", ""))
+            outcome = failure(error.slug, error.message, getattr(error, "traceback", ""))
         except KeyboardInterrupt:
-            recording.finish(_failure("interrupted", "The run was interrupted.", ""))
+            recording.finish(failure("interrupted", "The run was interrupted.", ""))
             raise
-        outcome = recording.finish(outcome)
-    return outcome
-
-
-def _failure(slug: str, message: str, text: str) -> dict[str, Any]:
-    return {"status": "untestable", "slug": slug, "message": message, "traceback": text}
-
-
-class Recording:
-    """The trace of one run while it grows."""
-
-    def __init__(self, request: RunRequest, root: str) -> None:
-        document = environment.environment_document()
-        profile = request.profile or "observe"
-        self._writer = TraceWriter(Path(request.output))
-        self._request = request
-        self._manifest: dict[str, Any] = {
-            "schema": SCHEMA,
-            "target": request.target,
-            "argv": list(request.argv),
-            "cwd": os.path.relpath(request.cwd, root),
-            "commit": request.commit,
-            "tree": request.tree,
-            "environment": {"key": environment.environment_key(document, profile), "document": document},
-            "profile": profile,
-            "level": request.level,
-            "scheme": SCHEME,
-            "ranks": 1,
-            "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
-            "steps": [],
-            "objects": {},
-            "notes": [],
-            "complete": False,
-        }
-        self.session = Session(root, self._write_step)
-        if request.breadcrumb:
-            self.session.leave_breadcrumbs_in(request.breadcrumb)
-
-    def _write_step(self, table: StepTable) -> None:
-        self._writer.write_step(table)
-        self._manifest["steps"].append({"step": table.step, "events": len(table), "digests": step_digests(table)})
-        self._manifest["coverage"] = self._coverage()
-        self._writer.write_manifest(self._manifest)
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the trace open; whatever happens, it is closed and readable."""
-        self._writer.write_manifest(self._manifest)
-        try:
-            yield
-        finally:
-            self.session.closed = True
-            self._writer.close()
-
-    def note(self, sentence: str) -> None:
-        """Say something about this run in its manifest."""
-        if sentence not in self._manifest["notes"]:
-            self._manifest["notes"].append(sentence)
-
-    def finish(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """Write what is left and the final manifest; returns the whole outcome."""
-        self.session.close()
-        self._manifest["objects"] = self._writer.close()
-        coverage = self._manifest["coverage"] = self._coverage()
-        if outcome["status"] == "ok" and coverage["unseen"] and not self._request.allow_unseen:
-            self.note("Some operators ran where capture could not see them; identical and equivalent become untestable.")
-        self._manifest["outcome"] = {key: outcome[key] for key in ("status", "slug", "message") if key in outcome}
-        self._manifest["complete"] = outcome["status"] == "ok"
-        self._writer.write_manifest(self._manifest)
-        return {**outcome, "steps": len(self._manifest["steps"]), "coverage": coverage, "notes": self._manifest["notes"]}
-
-    def _coverage(self) -> dict[str, Any]:
-        session = self.session
-        return {
-            "operators": session.num_operators,
-            "hashed": session.num_hashed,
-            "unhashed": [f"{op}: {reason}" for op, reason in sorted(session.unhashed_operators.items())],
-            "unseen": sorted(session.unseen),
-        }
+        return recording.finish(outcome)
 
 
 @contextmanager
 def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
     """``sys.argv``, ``sys.path`` and the working directory as the target expects them."""
-    old_argv, old_path, old_cwd = sys.argv, list(sys.path), os.getcwd()
+    old_argv, old_path, old_cwd = sys.argv, list(sys.path), str(Path.cwd())
     sys.argv = [str(target.file) if target.file is not None else target.text, *request.argv]
     added = target.search_path(request.cwd, request.root)
     sys.path[:] = [*added, *(entry for entry in old_path if entry not in added and entry != "")]
@@ -151,7 +71,7 @@ def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
 def _run(target: Target, request: RunRequest, recording: Recording) -> None:
     session = recording.session
     steps = Steps(session, request.steps)
-    with listening(session, steps, operators=request.level != "contract"), _marks(steps):
+    with listening(session, steps, operators=request.level != "contract"), marking(steps.mark):
         try:
             _call(target, request, steps, recording)
         except EnoughSteps:
@@ -165,19 +85,12 @@ def _run(target: Target, request: RunRequest, recording: Recording) -> None:
             raise
         except BaseException as error:
             raise UntestableError(
-                "target-raised", f"{request.target} raised {type(error).__name__}: {_shorten(str(error))}", user_traceback(error)
+                "target-raised",
+                f"{request.target} raised {type(error).__name__}: {_shorten(str(error))}",
+                user_traceback(error),
             ) from error
     if steps.num_optimizer_steps == 0 and steps.num_steps == 0:
         recording.note("No step was seen: no yield, no mark_step, no optimizer step. The whole run counts as step 0.")
-
-
-@contextmanager
-def _marks(steps: Steps) -> Iterator[None]:
-    recipes._mark_listeners.append(steps.mark)
-    try:
-        yield
-    finally:
-        recipes._mark_listeners.remove(steps.mark)
 
 
 def _call(target: Target, request: RunRequest, steps: Steps, recording: Recording) -> None:
@@ -186,11 +99,13 @@ def _call(target: Target, request: RunRequest, steps: Steps, recording: Recordin
         _run_script(target.file)
         steps.returned(None)
         return
-    function = recipes.load_function(target)
-    options = recipes.options_of(function)
-    takes_mark = recipes.check_callable(function, target.text)
+    function = load_function(target)
+    options = options_of(function)
+    takes_mark = check_callable(function, target.text)
     if takes_mark:
         steps.use_marks()
+    if options is not None and request.profile != "observe":
+        seed_everything(options.seed)
     if inspect.isgeneratorfunction(function):
         _drive(function, options, request, steps)
         return
@@ -199,7 +114,9 @@ def _call(target: Target, request: RunRequest, steps: Steps, recording: Recordin
         _drive(lambda: result, options, request, steps)
         return
     if options is not None:
-        raise UntestableError("recipe-yields-nothing", f"{target.text} is a recipe but yields nothing: `yield` its values once per step.")
+        raise UntestableError(
+            "recipe-yields-nothing", f"{target.text} is a recipe but yields nothing: `yield` its values once per step."
+        )
     steps.returned(result)
 
 
@@ -217,10 +134,13 @@ def _drive(function: Callable[[], Any], options: RecipeOptions | None, request: 
         generator.close()
     if options is not None and wanted is not None and steps.num_steps < wanted:
         raise UntestableError(
-            "too-few-steps", f"{request.target} yielded {steps.num_steps} times but promises {wanted} steps: yield once per step, or lower steps=."
+            "too-few-steps",
+            f"{request.target} yielded {steps.num_steps} times, not {wanted}: yield once per step, or lower steps=.",
         )
     if steps.num_steps == 0:
-        raise UntestableError("recipe-yields-nothing", f"{request.target} yields nothing: `yield` its values once per step.")
+        raise UntestableError(
+            "recipe-yields-nothing", f"{request.target} yields nothing: `yield` its values once per step."
+        )
     steps.returned(None)
 
 
@@ -237,7 +157,9 @@ def _run_script(file: Path) -> None:
 
 def _judge_exit(stop: SystemExit) -> None:
     if stop.code not in (None, 0, False):
-        raise UntestableError("exit-code", f"The target ended itself with exit code {stop.code!r}.", user_traceback(stop)) from stop
+        raise UntestableError(
+            "exit-code", f"The target ended itself with exit code {stop.code!r}.", user_traceback(stop)
+        ) from stop
 
 
 def user_traceback(error: BaseException) -> str:
@@ -254,5 +176,3 @@ def _belongs(filename: str) -> bool:
 def _shorten(text: str) -> str:
     first = (text.splitlines() or [""])[0]
     return first if len(first) <= 300 else f"{first[:300]}…"
-
-

@@ -14,21 +14,45 @@ from .text import default_text
 _OP, _VIEW, _COPY, _ALLOC = (KINDS.index(kind) for kind in ("op", "view", "copy", "alloc"))
 
 _ALLOCATIONS: Final = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ resize_as_ _resize_output_ "
-    "_empty_affine_quantized _empty_per_channel_affine_quantized".split()
+    [
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "empty_permuted",
+        "resize_",
+        "resize_as_",
+        "_resize_output_",
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
+    ]
 )
-_VIEWS_WITHOUT_ALIAS: Final = frozenset("_unsafe_view _reshape_alias lift lift_fresh set_ detach_ alias".split())
-_COPIES: Final = frozenset("clone copy_ contiguous _to_copy lift_fresh_copy _foreach_copy_ resolve_conj resolve_neg".split())
+_VIEWS_WITHOUT_ALIAS: Final = frozenset(
+    ["_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "set_", "detach_", "alias"]
+)
+_COPIES: Final = frozenset(
+    ["clone", "copy_", "contiguous", "_to_copy", "lift_fresh_copy", "_foreach_copy_", "resolve_conj", "resolve_neg"]
+)
 _OVERWRITES: Final = frozenset(
-    "fill_ zero_ copy_ uniform_ normal_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_ "
-    "_foreach_zero_ _foreach_copy_ set_".split()
+    [
+        "fill_",
+        "zero_",
+        "copy_",
+        "uniform_",
+        "normal_",
+        "random_",
+        "bernoulli_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "cauchy_",
+        "_foreach_zero_",
+        "_foreach_copy_",
+        "set_",
+    ]
 )
 _HOST: Final = frozenset(("_local_scalar_dense", "equal", "is_nonzero", "allclose"))
-WRITES_READ_ONLY: Final = frozenset(
-    "native_batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index batch_norm_gather_stats "
-    "batch_norm_gather_stats_with_counts batch_norm_update_stats".split()
-)
-"""Operators of torch whose schema calls an argument read-only that they update by design (running statistics)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +87,7 @@ def describe(func: Any) -> OpInfo:
     out = frozenset(a.name for a in schema.arguments if a.is_out)
     first = schema.arguments[0].name if schema.arguments else ""
     overwrites = (written & {first} if base in _OVERWRITES else frozenset()) | (written & out)
-    defaults = {
-        a.name: default_text(a.default_value)
-        for a in schema.arguments
-        if a.has_default_value()
-    }
+    defaults = {a.name: default_text(a.default_value) for a in schema.arguments if a.has_default_value()}
     return OpInfo(
         name=str(func),
         kind=_kind(base, schema, bool(written)),
@@ -83,13 +103,6 @@ def describe(func: Any) -> OpInfo:
     )
 
 
-def base_name(op: str) -> str:
-    """``aten._foreach_add_.Scalar`` -> ``add``: what an operator computes, whatever its form."""
-    parts = op.split(".")
-    name = parts[1] if len(parts) > 1 else parts[0]
-    return name.removeprefix("_foreach_").rstrip("_")
-
-
 def _kind(base: str, schema: Any, writes: bool) -> int:
     if base in _ALLOCATIONS:
         return _ALLOC
@@ -100,5 +113,9 @@ def _kind(base: str, schema: Any, writes: bool) -> int:
     aliases = [r for r in schema.returns if r.alias_info is not None]
     if aliases and not writes and len(aliases) == len(schema.returns):
         return _VIEW
-    in_place_view = writes and base.endswith("_") and base.rstrip("_") in ("t", "transpose", "squeeze", "unsqueeze", "swapaxes", "as_strided")
+    in_place_view = (
+        writes
+        and base.endswith("_")
+        and base.rstrip("_") in ("t", "transpose", "squeeze", "unsqueeze", "swapaxes", "as_strided")
+    )
     return _VIEW if in_place_view else _OP

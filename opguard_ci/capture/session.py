@@ -129,7 +129,11 @@ class Session:
         """The number of a generator: 0 for torch's default one, then by first use."""
         entry = self._generators.get(id(generator))
         if entry is None:
-            number = 0 if generator is torch.default_generator else max((n for _, n in self._generators.values()), default=0) + 1
+            number = (
+                0
+                if generator is torch.default_generator
+                else max((n for _, n in self._generators.values()), default=0) + 1
+            )
             entry = self._generators[id(generator)] = (generator, number)
         return entry[1]
 
@@ -145,7 +149,7 @@ class Session:
         return self._num_events
 
     def lane_number(self) -> int:
-        """This thread's number, in order of first appearance."""
+        """The thread's number, in order of first appearance."""
         if self.lane.number == NULL:
             with self.lock:
                 self.lane.number = self._num_lanes
@@ -159,7 +163,7 @@ class Session:
         if op is None:
             op = self._op_ids[info.name] = self.strings.op(info.name)
         self.num_operators += 1
-        self._append_head(call.phase, info.kind, op, self.strings.args(call.text))
+        self._append_head(call.phase, call.kind, op, self.strings.args(call.text))
         table.module.append(call.module)
         table.stack.append(call.stack)
         table.key.append(NULL)
@@ -199,7 +203,8 @@ class Session:
     def _append_entry(self, entry: Entry) -> None:
         table, strings = self._table, self.strings
         held = entry.held
-        found, flags, writers = NO_VALUE, 0, ()
+        found, flags = NO_VALUE, 0
+        writers: tuple[int, ...] = ()
         if isinstance(held, torch.Tensor):
             spec = self.spec(held)
             try:

@@ -1,7 +1,7 @@
 """Where steps begin and end, and the contract at each end (DESIGN 4).
 
-Three rules, the first that applies: a recipe's yields; ``mark_step(i)`` at the start of step i; the return of the step of the
-optimizer that stepped first.
+Three rules, the first that applies: a recipe's yields; ``mark_step(i)`` at the start of step i; the return of the step
+of the optimizer that stepped first.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Steps:
             if self.num_steps:
                 raise UntestableError(
                     "mark-too-late",
-                    f"mark_step({step}) was first called after {self.num_steps} steps: call mark_step(0) before the first.",
+                    f"mark_step({step}) came after {self.num_steps} steps: call mark_step(0) before the first ends.",
                 )
             self.use_marks()
         if step <= self._session.step:

@@ -1,7 +1,7 @@
 """The argument text of a call: exact, free of addresses, with every default written out.
 
-``self=%0, dim=[0, 1], eps=1e-05``: tensor argument n is ``%n``; generators are left out, since the draw is recorded by state.
-"""
+``self=%0, dim=[0, 1], eps=1e-05``: tensor argument n is ``%n``; generators are left out, since the draw is recorded
+by state.
 
 from __future__ import annotations
 

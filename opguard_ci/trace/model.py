@@ -10,7 +10,8 @@ SCHEMA: Final = 1
 """Version of the manifest and of the event columns."""
 
 NO_VALUE: Final = 0
-"""The fingerprint that stands for "has no value" (output of an ``empty``, unhashed tensor). No fingerprint is ever 0."""
+"""The fingerprint that stands for "has no value" (output of an ``empty``, unhashed tensor). No fingerprint is ever
+0."""
 
 NULL: Final = -1
 """The id of an absent string, generator or writer."""
@@ -190,7 +191,7 @@ class Draw:
 class Event:
     """One operator call, contract value, collective or compiled region.
 
-    An event of kind ``contract`` has one read, ``op`` is its section (``loss``, ``parameter``, ``buffer``, ``optimizer``,
+    An event of kind ``contract`` has one read; ``op`` is its section (``loss``, ``parameter``, ``buffer``, ``optimizer``,
     ``gradient``, ``rng``, ``value``, ``final``), ``args`` its name and ``key`` its place by (optimizer, group, index).
     ``args`` of an operator is its argument text: ``self=%0, other=%1, alpha=1`` with read n written ``%n``.
     ``stack`` has one line per frame, innermost first: ``file<TAB>line<TAB>function<TAB>source``.

@@ -1,7 +1,7 @@
 """Fingerprints of CPU tensors: XXH3 over the logical contiguous bytes, told apart by dtype.
 
-The value of a tensor is the fingerprint of its bytes in logical order, whatever its strides, offset or alignment, mixed with
-a constant of its dtype. Shape is not part of it (a reshape keeps the value) but the number of bytes is.
+The value of a tensor is the fingerprint of its bytes in logical order, whatever its strides, offset or alignment,
+mixed with a constant of its dtype. Shape is not part of it (a reshape keeps the value) but the number of bytes is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,22 @@ SCHEME: Final = "xxh3-64/1"
 """Id of this scheme; values of different schemes are never compared."""
 
 EXACT_INTEGERS: Final = frozenset(
-    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+    }
 )
+
+_MAX_CONSTANT: Final = 1 << 28
+"""Larger tensors are not asked whether they are constant; they are no less compared."""
+_BLOCK: Final = 1 << 16
 
 _salts: dict[torch.dtype, int] = {}
 _array_types: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
@@ -65,11 +79,19 @@ def is_constant(value: int, dtype: torch.dtype, nbytes: int) -> bool:
 
 
 def _constant_values(dtype: torch.dtype, nbytes: int) -> frozenset[int]:
-    values = {of_bytes(bytes(nbytes), dtype)}
-    one = _one(dtype)
-    if one:
-        values.add(of_bytes(one * (nbytes // len(one)), dtype))
-    return frozenset(values)
+    if nbytes > _MAX_CONSTANT:
+        return frozenset()
+    return frozenset(_repeated(pattern, nbytes, dtype) for pattern in (bytes(dtype.itemsize), _one(dtype)) if pattern)
+
+
+def _repeated(pattern: bytes, nbytes: int, dtype: torch.dtype) -> int:
+    """The fingerprint of ``nbytes`` bytes of a repeated pattern, made without holding them."""
+    block = pattern * max(1, min(nbytes, _BLOCK) // len(pattern))
+    state = xxhash.xxh3_64()
+    for _ in range(nbytes // len(block)):
+        state.update(block)
+    state.update(block[: nbytes % len(block)])
+    return (int(state.intdigest()) ^ salt(dtype)) or 1
 
 
 def _one(dtype: torch.dtype) -> bytes:

@@ -1,6 +1,7 @@
 """The value of any tensor, however strange: strided, sparse, quantised, nested, conjugated, meta.
 
-Never changes what it looks at and keeps nothing alive. What cannot be fingerprinted raises ``Unhashable`` with the reason.
+Never changes what it looks at and keeps nothing alive. What cannot be fingerprinted raises ``Unhashable`` with the
+reason.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def _slow(tensor: torch.Tensor) -> int:
     if tensor.is_meta:
         return cpu.of_text(f"meta {tensor.dtype} {tuple(tensor.shape)}")
     if tensor.is_nested:
-        return _combine("nested", [tensor._nested_tensor_size(), tensor.values() if tensor.layout is torch.jagged else _buffer(tensor)])
+        return _combine(
+            "nested",
+            [tensor._nested_tensor_size(), tensor.values() if tensor.layout is torch.jagged else _buffer(tensor)],
+        )
     if tensor.layout is torch.sparse_coo:
         return _combine("sparse_coo", [tensor._indices(), tensor._values()])
     if tensor.layout in _SPARSE_ROWS:

@@ -1,0 +1,102 @@
+"""The trace of one run while it grows: manifest, steps, coverage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..determinism import environment
+from ..trace.digest import step_digests
+from ..trace.model import SCHEMA, StepTable
+from ..trace.writer import TraceWriter
+from ..worker.request import RunRequest
+from .fingerprint.cpu import SCHEME
+from .session import Session
+
+
+def failure(slug: str, message: str, traceback: str = "") -> dict[str, Any]:
+    """The outcome of a run that did not come to its end. ``traceback``: the user's own frames."""
+    return {"status": "untestable", "slug": slug, "message": message, "traceback": traceback}
+
+
+class Recording:
+    """The trace of one run while it grows."""
+
+    def __init__(self, request: RunRequest, root: str) -> None:
+        document = environment.environment_document()
+        profile = request.profile or "observe"
+        self._writer = TraceWriter(Path(request.output))
+        self._request = request
+        self._manifest: dict[str, Any] = {
+            "schema": SCHEMA,
+            "target": request.target,
+            "argv": list(request.argv),
+            "cwd": os.path.relpath(request.cwd, root),
+            "commit": request.commit,
+            "tree": request.tree,
+            "environment": {"key": environment.environment_key(document, profile), "document": document},
+            "profile": profile,
+            "level": request.level,
+            "scheme": SCHEME,
+            "ranks": 1,
+            "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
+            "steps": [],
+            "objects": {},
+            "notes": [],
+            "complete": False,
+        }
+        self.session = Session(root, self._write_step)
+        if request.breadcrumb:
+            self.session.leave_breadcrumbs_in(request.breadcrumb)
+
+    def _write_step(self, table: StepTable) -> None:
+        self._writer.write_step(table)
+        self._manifest["steps"].append({"step": table.step, "events": len(table), "digests": step_digests(table)})
+        self._manifest["coverage"] = self._coverage()
+        self._writer.write_manifest(self._manifest)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the trace open; whatever happens, it is closed and readable."""
+        self._writer.write_manifest(self._manifest)
+        try:
+            yield
+        finally:
+            self.session.closed = True
+            self._writer.close()
+
+    def note(self, sentence: str) -> None:
+        """Say something about this run in its manifest."""
+        if sentence not in self._manifest["notes"]:
+            self._manifest["notes"].append(sentence)
+
+    def finish(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Write what is left and the final manifest; returns the whole outcome."""
+        self.session.close()
+        self._manifest["objects"] = self._writer.close()
+        coverage = self._manifest["coverage"] = self._coverage()
+        if outcome["status"] == "ok" and coverage["unseen"] and not self._request.allow_unseen:
+            self.note(
+                "Some operators ran where capture could not see them; identical and equivalent become untestable."
+            )
+        self._manifest["outcome"] = {key: outcome[key] for key in ("status", "slug", "message") if key in outcome}
+        self._manifest["complete"] = outcome["status"] == "ok"
+        self._writer.write_manifest(self._manifest)
+        return {
+            **outcome,
+            "steps": len(self._manifest["steps"]),
+            "coverage": coverage,
+            "notes": self._manifest["notes"],
+        }
+
+    def _coverage(self) -> dict[str, Any]:
+        session = self.session
+        return {
+            "operators": session.num_operators,
+            "hashed": session.num_hashed,
+            "unhashed": [f"{op}: {reason}" for op, reason in sorted(session.unhashed_operators.items())],
+            "unseen": sorted(session.unseen),
+        }

@@ -1,0 +1,92 @@
+"""Compares the named values that two runs promise per step, also where names changed. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+from ..trace.model import Event
+
+SOFT: Final = frozenset(("gradient",))
+"""Sections that are noted but do not fail by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A contract value that differs: its event on each side, None where it does not exist."""
+
+    section: str
+    name: str
+    reference: Event | None
+    candidate: Event | None
+
+    @property
+    def hard(self) -> bool:
+        """Whether it fails the comparison."""
+        return self.section not in SOFT
+
+
+def differences(reference: list[Event], candidate: list[Event]) -> list[Difference]:
+    """The contract values of one step that differ, in the reference's order."""
+    found: list[Difference] = []
+    left, right = _by_section(reference), _by_section(candidate)
+    for section in dict.fromkeys([*left, *right]):
+        found += _section(section, left.get(section, {}), right.get(section, {}))
+    return found
+
+
+def _by_section(events: list[Event]) -> dict[str, dict[str, Event]]:
+    sections: dict[str, dict[str, Event]] = defaultdict(dict)
+    for event in events:
+        if event.kind == "contract":
+            names = sections[event.op]
+            name, number = event.args, 1
+            while name in names:  # the same name again in a step, as a loss per micro-batch
+                number += 1
+                name = f"{event.args}#{number}"
+            names[name] = event
+    return sections
+
+
+def _value(event: Event) -> int:
+    return event.reads[0].value
+
+
+def _section(section: str, left: dict[str, Event], right: dict[str, Event]) -> list[Difference]:
+    found = []
+    only_left, only_right = dict(left), dict(right)
+    for name in left:
+        if name in right:
+            if _value(left[name]) != _value(right[name]):
+                found.append(Difference(section, name, left[name], right[name]))
+            del only_left[name], only_right[name]
+    found += _paired_by_key(section, only_left, only_right)
+    _drop_equal_values(only_left, only_right)
+    found += [Difference(section, name, event, None) for name, event in only_left.items()]
+    found += [Difference(section, name, None, event) for name, event in only_right.items()]
+    return found
+
+
+def _paired_by_key(section: str, only_left: dict[str, Event], only_right: dict[str, Event]) -> list[Difference]:
+    """Pair renamed values by their place in the optimizer; what is paired is taken out of both."""
+    by_key = {event.key: name for name, event in only_right.items() if event.key is not None}
+    found = []
+    for name, event in list(only_left.items()):
+        other = by_key.pop(event.key, None) if event.key is not None else None
+        if other is None:
+            continue
+        if _value(event) != _value(only_right[other]):
+            found.append(Difference(section, name, event, only_right[other]))
+        del only_left[name], only_right[other]
+    return found
+
+
+def _drop_equal_values(only_left: dict[str, Event], only_right: dict[str, Event]) -> None:
+    by_value: dict[int, list[str]] = defaultdict(list)
+    for name, event in only_right.items():
+        by_value[_value(event)].append(name)
+    for name, event in list(only_left.items()):
+        same = by_value.get(_value(event))
+        if same:
+            del only_left[name], only_right[same.pop(0)]

@@ -1,0 +1,177 @@
+"""A cause as the object that reports show: place, evidence, blocks, stack. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, Event
+from .arguments import split_arguments
+from .cause import Cause, Judge, argument_name
+from .values import base_name
+
+_MAX_BLOCK: Final = 40
+
+
+def describe_event(cause: Cause, step: int | None = None) -> dict[str, Any]:
+    """The object of a cause without the other side."""
+    event = cause.event
+    where = event.step if step is None else step
+    found: dict[str, Any] = {
+        "step": where,
+        "rank": 0,
+        "phase": event.phase,
+        "op": event.op,
+        "module": event.module,
+        "side": cause.side,
+        "cause": cause.cause,
+        "detail": cause.detail,
+        "first_seen_step": where,
+        "before": [],
+        "after": [event.op],
+        "stack": frames(event.stack),
+        "tensors": [],
+        "event": event.index,
+    }
+    return found
+
+
+def describe_cause(cause: Cause, judge: Judge, step: int | None = None) -> dict[str, Any]:
+    """The object of a cause, with the evidence of both sides."""
+    found = describe_event(cause, step)
+    if cause.computes is not None:
+        found["computes"] = cause.computes.op
+    before = [e.op for e in cause.before[:_MAX_BLOCK]] if cause.before else [cause.like.op] if cause.like else []
+    after = [e.op for e in cause.after[:_MAX_BLOCK]] or [cause.event.op]
+    if cause.side == "reference":
+        before, after = [cause.event.op], [cause.like.op] if cause.like else []
+    found["before"], found["after"] = before, after
+    found["evidence"] = _evidence(cause)
+    if not found["detail"]:
+        found["detail"] = _detail(cause, judge)
+    return found
+
+
+def frames(stack: str | None) -> list[dict[str, Any]]:
+    """The frames of a recorded stack, innermost first."""
+    found = []
+    for line in (stack or "").split("\n"):
+        parts = line.split("\t")
+        if len(parts) == 4:
+            found.append({"file": parts[0], "line": int(parts[1]), "function": parts[2], "source": parts[3]})
+    return found
+
+
+def _hex(value: int) -> str | None:
+    return None if value == NO_VALUE else f"{value:016x}"
+
+
+def _evidence(cause: Cause) -> dict[str, Any]:
+    """Fingerprints and arguments of both sides of the event at which they part."""
+    event = cause.computes or cause.event
+    like = cause.like
+    reference, candidate = (event, like) if cause.side == "reference" else (like, event)
+    names = event.args
+    return {
+        "inputs": _tensors(_reads(reference), _reads(candidate), names),
+        "arguments": _arguments(reference, candidate),
+        "outputs": _tensors(_writes(reference), _writes(candidate), names),
+        "generator": _generator(reference, candidate),
+    }
+
+
+def _reads(event: Event | None) -> list[tuple[str, int, str, bool]]:
+    if event is None:
+        return []
+    return [(str(n), r.value, r.spec, bool(r.flags & OVER)) for n, r in enumerate(event.reads) if not r.flags & UNREAD]
+
+
+def _writes(event: Event | None) -> list[tuple[str, int, str, bool]]:
+    if event is None:
+        return []
+    return [
+        (f"output {w.slot}" if w.slot >= 0 else str(~w.slot), w.value, w.spec, bool(w.flags & HIDDEN))
+        for w in event.writes
+    ]
+
+
+def _tensors(
+    reference: list[tuple[str, int, str, bool]], candidate: list[tuple[str, int, str, bool]], args: str
+) -> list[dict[str, Any]]:
+    left, right = {item[0]: item for item in reference}, {item[0]: item for item in candidate}
+    rows = []
+    for key in dict.fromkeys([*left, *right]):
+        mine, other = right.get(key), left.get(key)
+        shown = mine or other
+        assert shown is not None
+        row: dict[str, Any] = {
+            "name": argument_name(args, int(key)) if key.isdigit() else key,
+            "reference": _hex(other[1]) if other else None,
+            "candidate": _hex(mine[1]) if mine else None,
+            "equal": bool(mine and other and mine[1] == other[1]),
+            "spec": shown[2],
+        }
+        if mine and other and mine[2] != other[2]:
+            row["reference_spec"] = other[2]
+        if (mine and mine[3]) or (other and other[3]):
+            row["changed_behind"] = True
+        rows.append(row)
+    return rows
+
+
+def _arguments(reference: Event | None, candidate: Event | None) -> list[dict[str, Any]]:
+    left = split_arguments(reference.args) if reference is not None else {}
+    right = split_arguments(candidate.args) if candidate is not None else {}
+    return [
+        {
+            "name": name,
+            "reference": left.get(name),
+            "candidate": right.get(name),
+            "equal": left.get(name) == right.get(name),
+        }
+        for name in dict.fromkeys([*left, *right])
+        if "%" not in (left.get(name) or "") + (right.get(name) or "")
+    ]
+
+
+def _generator(reference: Event | None, candidate: Event | None) -> dict[str, str | None]:
+    def state(event: Event | None) -> str | None:
+        return None if event is None or event.draw is None else _hex(event.draw.before)
+
+    return {"reference": state(reference), "candidate": state(candidate)}
+
+
+def _detail(cause: Cause, judge: Judge) -> str:
+    """One phrase that says what differs."""
+    event = cause.event
+    if cause.cause == "code":
+        return _code_detail(cause)
+    if cause.operand is None:
+        return ""
+    name = argument_name(event.args, cause.operand)
+    spec = event.reads[cause.operand].spec
+    if cause.cause == "overwritten":
+        return f"{name} {spec} changed since it was last written, by no recorded operator"
+    if cause.cause == "uninitialised":
+        return f"{name} {spec} holds memory that nobody wrote"
+    same = _same_value_elsewhere(cause, judge)
+    return f"{name} {spec} is another value{same}"
+
+
+def _same_value_elsewhere(cause: Cause, judge: Judge) -> str:
+    """Where the other run has the operand's value: a batch in another order, a stale buffer."""
+    assert cause.operand is not None
+    value = cause.event.reads[cause.operand].value
+    other = judge.reference if cause.side == "candidate" else judge.candidate
+    for step in other.steps:
+        if step != cause.event.step and value in other.view(step).known:
+            where = "setup" if step < 0 else f"step {step}"
+            return f"; the other run has it in {where}"
+    return ""
+
+
+def _code_detail(cause: Cause) -> str:
+    before = [base_name(e.op) for e in cause.before[:6]]
+    after = [base_name(e.op) for e in cause.after[:6]]
+    if before:
+        return f"{', '.join(before)} replaced by {', '.join(after)}"
+    return f"{', '.join(after)} inserted"

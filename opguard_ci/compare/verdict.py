@@ -1,0 +1,252 @@
+"""Two traces in, one verdict out (DESIGN 9, verdict.md). Pure: reads the traces it is given and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..errors import IncomparableError
+from ..trace.model import SCHEMA, Event
+from .align import structure
+from .cause import Cause, Judge
+from .contract import Difference, differences
+from .describe import describe_cause
+from .draws import DrawChange, draws, same_draws
+from .findings import findings_of
+from .traces import TraceLike, side_of
+from .values import Side
+
+_MAX_TRANSIENT: Final = 50
+_COMPARED_FIELDS: Final = ("schema", "scheme", "ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of a comparison. ``to_json`` is the object that every face of the tool shows."""
+
+    verdict: str
+    reference: dict[str, Any] = field(default_factory=dict)
+    candidate: dict[str, Any] = field(default_factory=dict)
+    first_divergence: dict[str, Any] | None = None
+    contract: list[dict[str, Any]] = field(default_factory=list)
+    transient: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    structure: dict[str, int] = field(default_factory=lambda: {"inserted": 0, "removed": 0, "moved": 0})
+    coverage: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the two runs trained alike."""
+        return self.verdict in ("identical", "equivalent")
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of DESIGN 11."""
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "reference": self.reference,
+            "candidate": self.candidate,
+            "first_divergence": self.first_divergence,
+            "contract": self.contract,
+            "transient": self.transient,
+            "findings": self.findings,
+            "structure": self.structure,
+            "coverage": self.coverage,
+            "notes": self.notes,
+        }
+
+
+def compare_traces(reference: TraceLike, candidate: TraceLike) -> Verdict:
+    """Compare two traces by values.
+
+    Raises:
+        IncomparableError: schema, fingerprint scheme, ranks or level differ, so that values cannot be compared.
+
+    """
+    return _Comparison(reference, candidate).verdict()
+
+
+class _Comparison:
+    def __init__(self, reference: TraceLike, candidate: TraceLike) -> None:
+        self.left, self.right = reference.manifest, candidate.manifest
+        for name in _COMPARED_FIELDS:
+            mine, other = self.left.get(name), self.right.get(name)
+            if mine != other:
+                text = f"The two traces have different {name}: {mine!r} and {other!r}; record both alike."
+                raise IncomparableError(f"other-{name}", text)
+        digests = [{s["step"]: s["digests"] for s in manifest["steps"]} for manifest in (self.left, self.right)]
+        self.common = [step for step in digests[0] if step in digests[1]]
+        self.steps = sorted({*digests[0], *digests[1]})
+        self.full = self.left.get("level") == self.right.get("level") != "contract"
+        self.differing = [s for s in self.steps if not _equal(digests[0].get(s), digests[1].get(s), self.full)]
+        self.notes: list[str] = self._first_notes()
+        self.judge = Judge(side_of(reference), side_of(candidate))
+
+    def _first_notes(self) -> list[str]:
+        notes = []
+        for name in ("target", "profile", "level"):
+            mine, other = self.left.get(name), self.right.get(name)
+            if mine != other:
+                notes.append(f"The two sides differ in {name}: {mine!r} and {other!r}.")
+        for side, manifest in (("reference", self.left), ("candidate", self.right)):
+            notes += [f"{side}: {note}" for note in manifest.get("notes", ())]
+        return notes
+
+    def verdict(self) -> Verdict:
+        coverage = self.right.get("coverage", {})
+        base: dict[str, Any] = {
+            "reference": _identity(self.left),
+            "candidate": _identity(self.right),
+            "coverage": coverage,
+            "notes": self.notes,
+            "findings": self._findings(),
+        }
+        step, found = self._first_difference()
+        if step is None:
+            transient = self._transient(self.differing) if self.full else []
+            if any(item["cause"] == "kernel" for item in transient):
+                self.notes.append(
+                    "Warning: a kernel gave other bits for the same inputs, though no contract value differs."
+                )
+            name = "equivalent" if self.differing else "identical"
+            doubt = self._doubt()
+            if doubt:
+                self.notes.append(doubt)
+                name = "untestable"
+            return Verdict(name, transient=transient, structure=self._structure(), **base)
+        first = self._explain(step, found)
+        shown = {"contract": _contract_json(step, found), "structure": self._structure(), **base}
+        if self.left["environment"].get("key") != self.right["environment"].get("key"):
+            self.notes.append(
+                "Values and environments differ: run both sides on one machine to tell code from environment."
+            )
+            return Verdict("environment", **shown)
+        return Verdict(
+            "diverged",
+            first_divergence=first,
+            transient=self._transient([s for s in self.differing if s < step]),
+            **shown,
+        )
+
+    def _findings(self) -> list[dict[str, Any]]:
+        if not self.full:
+            return []
+        return findings_of(self.judge.candidate)
+
+    # The contract
+
+    def _first_difference(self) -> tuple[int | None, list[Difference]]:
+        for step in self.differing:
+            hard = [d for d in self._differences(step) if d.hard]
+            hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
+            if hard:
+                return step, hard
+        return None, []
+
+    def _differences(self, step: int) -> list[Difference]:
+        return differences(self.judge.reference.view(step).events, self.judge.candidate.view(step).events)
+
+    def _is_harmless(self, difference: Difference, step: int) -> bool:
+        """A generator's state may differ if the same draws were made through other generator objects (rule 6)."""
+        if not self.full:
+            return False
+        left, right = (draws(_until(side, step)) for side in (self.judge.reference, self.judge.candidate))
+        harmless = same_draws(left, right)
+        if harmless:
+            self.notes.append(
+                f"Generator {difference.name} is in another state, but all draws up to step {step} were the same."
+            )
+        return harmless
+
+    def _doubt(self) -> str:
+        """Why agreement proves nothing; empty if it does."""
+        for side, manifest in (("reference", self.left), ("candidate", self.right)):
+            if not manifest.get("complete", False):
+                reason = manifest.get("outcome", {}).get("message", "it was cut short")
+                return f"The {side} did not run to its end: {reason}"
+            unseen = ", ".join(manifest.get("coverage", {}).get("unseen", ()))
+            if unseen and not manifest.get("allow_unseen"):
+                return f"Operators of the {side} went unseen: {unseen}; --allow-unseen accepts that."
+        return ""
+
+    # Explaining
+
+    def _explain(self, step: int, found: list[Difference]) -> dict[str, Any]:
+        if not self.full:
+            return _only_contract(step, found, self.judge)
+        judge = self.judge
+        plain = [d for d in found if d.section != "rng"]
+        rng: DrawChange | None = None
+        if len(plain) < len(found):
+            rng = judge.draw_change(step)
+        theirs = [d.reference for d in plain if d.reference is not None]
+        mine = [d.candidate for d in plain if d.candidate is not None]
+        cause = judge.explain(mine, theirs, rng)
+        if cause is None:
+            return _only_contract(step, found, judge)
+        cause = judge.earlier_alike(cause)
+        return describe_cause(cause, judge)
+
+    def _transient(self, steps: list[int]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        num_more = 0
+        for step in steps:
+            theirs = list(self.judge.backward.all_in(step))
+            for origin in self.judge.forward.all_in(step):
+                if origin.event.kind != "op":
+                    continue
+                if len(found) >= _MAX_TRANSIENT:
+                    num_more += 1
+                    continue
+                found.append(describe_cause(self.judge.of(origin, theirs), self.judge))
+        if num_more:
+            self.notes.append(f"{num_more} more operators made values in passing that the other side does not have.")
+        return found
+
+    def _structure(self) -> dict[str, int]:
+        total: Counter[str] = Counter(inserted=0, removed=0, moved=0)
+        for step in self.differing if self.full else ():
+            if step in self.common:
+                total.update(structure(self.judge.reference.view(step).events, self.judge.candidate.view(step).events))
+        return dict(total)
+
+
+def _equal(left: dict[str, Any] | None, right: dict[str, Any] | None, full: bool) -> bool:
+    if left is None or right is None:
+        return False
+    if full:
+        return left == right
+    return {k: v for k, v in left.items() if k not in ("operators", "data")} == {
+        k: v for k, v in right.items() if k not in ("operators", "data")
+    }
+
+
+def _until(side: Side, step: int) -> list[Event]:
+    return [event for s in side.steps if s <= step for event in side.view(s).events]
+
+
+def _identity(manifest: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "commit": manifest.get("commit"),
+        "environment": manifest["environment"].get("key"),
+        "target": manifest.get("target"),
+    }
+
+
+def _contract_json(step: int, found: list[Difference]) -> list[dict[str, Any]]:
+    return [{"step": step, "name": difference.name, "equal": False} for difference in found]
+
+
+def _only_contract(step: int, found: list[Difference], judge: Judge) -> dict[str, Any]:
+    """Never answer nothing: the contract value that differs and its last writers."""
+    first = found[0]
+    event = first.candidate or first.reference
+    assert event is not None
+    side = judge.candidate if first.candidate is not None else judge.reference
+    writer = max(side.writers(event.reads[0]), key=lambda e: e.index, default=event)
+    name = "candidate" if first.candidate is not None else "reference"
+    cause = "missing" if first.candidate is None else "state"
+    detail = f"{first.name} differs and no recorded operator explains it"
+    return describe_cause(Cause(cause, writer, name, detail=detail), judge, step=step)
