@@ -1,5 +1,6 @@
 """What is run: the ``@recipe`` decorator, ``mark_step``, and targets such as ``path/file.py:function``. Imports no
-torch."""
+torch.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ class Target:
 
 def parse_target(text: str, cwd: str) -> Target:
     """Parse a TARGET against a working directory. Raises ``UsageError`` if it is malformed or its file does not
-    exist."""
+    exist.
+    """
     path, colon, function = text.rpartition(":")
     if not colon:
         path, function = text, ""

@@ -1,5 +1,6 @@
 """Capture of a run: operators, links, steps and the contract. Called, it captures a block of code
-(``opguard_ci.api``)."""
+(``opguard_ci.api``).
+"""
 
 from ..callable_package import make_callable
 

@@ -1,5 +1,6 @@
 """The contract of a run: the named values that it promises per step, from what it yields or from what it was seen
-to train."""
+to train.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +28,15 @@ class Entry:
 
 def flatten(name: str, held: Any, section: str = "value") -> Iterator[Entry]:
     """The entries below one yielded or returned object (DESIGN 4): modules, optimizers, scalers, schedulers,
-    containers."""
+    containers.
+    """
     yield from _flatten(name, held, section, 0, _names_of(held))
 
 
 def flatten_step(yielded: Any) -> Iterator[Entry]:
     """The entries of what a recipe yields for one step; a mapping of names is usual, anything else is called
-    ``value``."""
+    ``value``.
+    """
     if not isinstance(yielded, Mapping):
         yield from flatten("value", yielded)
         return
@@ -159,7 +162,8 @@ class Training:
 
     def _trained(self, owned: dict[int, torch.Tensor]) -> Iterator[torch.nn.Module]:
         """Modules with a parameter that an optimizer owns or that received a gradient: not a teacher, not an
-        average."""
+        average.
+        """
         seen: set[int] = set()
         for known in self._modules.values():
             module = known()

@@ -23,7 +23,8 @@ _MAX_WRITES = 256
 @dataclass(slots=True)
 class _Written:
     """One write that is still visible: bytes ``lo`` to ``hi``, all of them (dense) or the elements of a strided
-    view."""
+    view.
+    """
 
     lo: int
     hi: int

@@ -210,7 +210,8 @@ class _Call:
 
     def _hidden_writes(self, written: list[int]) -> list[tuple[torch.Tensor, WriteRow]]:
         """Read-only arguments that have other bytes now, though no recorded operator of any thread wrote them
-        meanwhile."""
+        meanwhile.
+        """
         found = []
         known = {id(self.regions[n][0]) for n in written} | {
             id(self._session.memory.region(self.tensors[n])) for n in written

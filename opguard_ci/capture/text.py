@@ -2,6 +2,7 @@
 
 ``self=%0, dim=[0, 1], eps=1e-05``: tensor argument n is ``%n``; generators are left out, since the draw is recorded
 by state.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The random draws of two runs, laid side by side: which draw was inserted, left out or made from another state.
-Pure."""
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What one run shows by itself: memory written behind the recorder's back, read-only arguments that were changed.
-Pure."""
+Pure.
+"""
 
 from __future__ import annotations
 

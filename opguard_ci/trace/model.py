@@ -191,8 +191,9 @@ class Draw:
 class Event:
     """One operator call, contract value, collective or compiled region.
 
-    An event of kind ``contract`` has one read; ``op`` is its section (``loss``, ``parameter``, ``buffer``, ``optimizer``,
-    ``gradient``, ``rng``, ``value``, ``final``), ``args`` its name and ``key`` its place by (optimizer, group, index).
+    An event of kind ``contract`` has one read; ``op`` is its section (``loss``, ``parameter``, ``buffer``,
+    ``optimizer``, ``gradient``, ``rng``, ``value``, ``final``), ``args`` its name and ``key`` its place by (optimizer,
+    group, index).
     ``args`` of an operator is its argument text: ``self=%0, other=%1, alpha=1`` with read n written ``%n``.
     ``stack`` has one line per frame, innermost first: ``file<TAB>line<TAB>function<TAB>source``.
     """
