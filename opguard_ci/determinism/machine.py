@@ -32,7 +32,7 @@ BIT_VARIABLES: Final = (
     "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "OMP_DYNAMIC", "OMP_NUM_THREADS", "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_DETERMINISTIC",
     "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT",
-    "TORCH_CUDNN_V8_API_DISABLED",
+    "TORCH_CUDNN_V8_API_DISABLED", "TORCH_LINALG_PREFER_CUSOLVER",
 )  # fmt: skip
 """Variables of the environment that are known to change bits."""
 
@@ -93,7 +93,8 @@ def torch_build() -> dict[str, str]:
             build["torch.parallel"] = line.partition(": ")[2]
     if torch.version.cuda is not None:
         build["cuda"] = torch.version.cuda
-        build["cudnn"] = str(torch.backends.cudnn.version())
+        if torch._C._has_cudnn:  # torch.backends.cudnn.version() would initialise CUDA
+            build["cudnn"] = str(torch._C._cudnn.getVersionInt())
         nccl = torch.cuda.nccl.version()
         build["nccl"] = ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl)
     return build

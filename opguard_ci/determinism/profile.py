@@ -25,6 +25,7 @@ _STRICT: Final = {
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_MIN_NCHANNELS": "1",
     "NCCL_MAX_NCHANNELS": "1",
+    "TORCH_LINALG_PREFER_CUSOLVER": "1",  # the setter prints a warning in every run
     "TORCHINDUCTOR_DETERMINISTIC": "1",
     "TORCHINDUCTOR_MAX_AUTOTUNE": "0",
     "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
@@ -142,7 +143,6 @@ def _settings() -> list[tuple[str, Callable[[], Any]]]:
     ]
     if torch.version.cuda is not None:
         settings.append(("preferred BLAS library", lambda: torch.backends.cuda.preferred_blas_library("cublas")))
-        settings.append(("preferred linalg library", lambda: torch.backends.cuda.preferred_linalg_library("cusolver")))
     return settings
 
 

@@ -97,7 +97,7 @@ def with_profile(request: RunRequest) -> RunRequest:
         return request
     from opguard_ci.recipe import peek_profile
 
-    return replace(request, profile=cast(Profile, peek_profile(request.target, request.cwd)))
+    return replace(request, profile=cast(Profile, peek_profile(request.target, request.cwd, request.root)))
 
 
 def _status(outcome: dict[str, Any]) -> Literal["ok", "untestable"]:

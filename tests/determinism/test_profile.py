@@ -16,8 +16,9 @@ PORTABLE = """
 import json, warnings
 warnings.simplefilter("error")
 import numpy as np
-from opguard_ci.determinism import profile
+from opguard_ci.determinism import environment, profile
 problems = profile.apply("portable", 3)
+environment.environment_document()
 import torch
 x = torch.rand(5000)
 expected = torch.from_numpy(np.sqrt(x.numpy()))  # numpy's is correctly rounded
