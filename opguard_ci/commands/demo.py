@@ -93,5 +93,9 @@ def _introduction(planted: Planted) -> list[Line]:
 
 
 def _conclusion(planted: Planted, found: bool) -> list[Line]:
-    wanted = f"{planted.change.op} must be named" if planted.change.op else "a refactor must pass"
-    return [*title("Demo"), *paragraph(f"{wanted}: {'it is' if found else 'not so'}", style="good" if found else "bad")]
+    if planted.change.op is None:
+        said = f"a refactor had to pass, and {'does' if found else 'does not'}"
+    else:
+        wanted = " or ".join(op for op in (planted.change.op, planted.change.partner) if op)
+        said = f"{wanted} had to be named, and {'is' if found else 'is not'}"
+    return [*title("Demo"), *paragraph(said, style="good" if found else "bad")]

@@ -21,7 +21,7 @@ _TRAIN: Final = "train.py"
 class Change:
     """A kind of change: ``old`` occurs once in ``file``, and one of ``new`` takes its place.
 
-    ``op`` is the operator that must be blamed; a refactor has none.
+    ``op`` is the operator that must be blamed, or ``partner`` where the two have changed places; a refactor has none.
     """
 
     kind: str
@@ -29,6 +29,7 @@ class Change:
     old: str
     new: tuple[str, ...]
     op: str | None = None
+    partner: str | None = None
 
 
 FAULTS: Final = (
@@ -41,8 +42,9 @@ FAULTS: Final = (
            "aten.mul.Tensor"),
     Change("mask-row", _MODEL, ".triu(1)", (".triu(2)", ".triu(3)"), "aten.triu.default"),
     Change("initialisation", _MODEL, "std=0.02", ("std=0.2", "std=0.01"), "aten.normal_.default"),
-    Change("dropout-place", _MODEL, "x = x + self.dropout(self.attention(self.norm1(x)))",
-           ("x = self.dropout(x + self.attention(self.norm1(x)))",), "aten.add.Tensor"),
+    Change("dropout-place", _MODEL, "self.dropout(self.tokens(ids) + self.positions.weight)",
+           ("self.dropout(self.tokens(ids)) + self.positions.weight",), "aten.mul.Tensor",
+           "aten.add.Tensor"),
     Change("label-shift", _DATA, "targets = tokens[:, 1:]", ("targets = tokens[:, :-1]",),
            "aten.nll_loss_forward.default"),
     Change("shared-memory", _DATA, "tokens[:, :-1].clone()", ("tokens[:, :-1]",),
@@ -94,7 +96,9 @@ class Planted:
         if self.change.op is None:
             return verdict["verdict"] in {"identical", "equivalent"}
         first = verdict["first_divergence"]
-        return verdict["verdict"] == "diverged" and self.change.op in {first["op"], first.get("computes")}
+        return verdict["verdict"] == "diverged" and any(
+            op in {first["op"], first.get("computes")} for op in (self.change.op, self.change.partner) if op
+        )
 
 
 def project() -> dict[str, str]:

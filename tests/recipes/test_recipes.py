@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 
 import opguard_ci.recipes
+from opguard_ci.compare import compare_traces
+from opguard_ci.trace.reader import read_trace
+from opguard_ci.worker import client
+from opguard_ci.worker.request import RunRequest
+from opguard_ci.worker.servers import Server
 
 ROOT = Path(__file__).parents[2]
 NAMES = [module.name for module in pkgutil.iter_modules(opguard_ci.recipes.__path__)]
@@ -61,3 +66,27 @@ def test_recipe_is_short_and_repeats_itself(name: str, bare: dict[str, dict[str,
     assert report["seconds"] < 2
     assert report["equal"]
     assert len(set(report["losses"])) == 4
+
+
+@pytest.mark.usefixtures("own_servers")
+@pytest.mark.parametrize("name", NAMES)
+def test_recipe_is_captured_whole_and_repeats_itself_on_two_servers(name: str, tmp_path: Path):
+    """Under capture nothing goes unseen or without fingerprint, and a run on another server computes the same bits.
+
+    The one exception is the workspace that oneDNN's LSTM hands from forward to backward: it has bytes nobody wrote.
+    """
+    traces = []
+    for instance in (0, 1):
+        request = RunRequest(f"opguard_ci.recipes.{name}:{name}", cwd=str(ROOT), output=str(tmp_path / str(instance)))
+        result = client.run(request, server=Server.connect("strict", instance=instance))
+        assert result.status == "ok", result.outcome
+        traces.append(read_trace(result.trace))
+    manifest = traces[0].manifest
+    assert manifest["complete"]
+    assert manifest["profile"] == "strict"
+    assert (manifest["coverage"]["unhashed"], manifest["coverage"]["unseen"]) == ([], [])
+    assert [step["step"] for step in manifest["steps"]] == [0, 1, 2, 3]
+    verdict = compare_traces(*traces).to_json()
+    assert verdict["verdict"] in {"identical", "equivalent"}
+    assert {entry["op"] for entry in verdict["transient"]} <= {"aten.mkldnn_rnn_layer.default"}
+    assert verdict["structure"] == {"inserted": 0, "removed": 0, "moved": 0}

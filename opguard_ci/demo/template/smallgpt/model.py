@@ -65,6 +65,7 @@ class SmallGPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
+        self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
@@ -73,7 +74,7 @@ class SmallGPT(nn.Module):
 
     def forward(self, ids):
         """Logits of the next token at every position."""
-        x = self.tokens(ids) + self.positions.weight
+        x = self.dropout(self.tokens(ids) + self.positions.weight)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

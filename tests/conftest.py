@@ -1,4 +1,4 @@
-"""Servers of their own for the cases, which end with the tests."""
+"""Fixtures for tests that run targets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module")
 def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of their own, and servers that end with this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPGUARD_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OPGUARD_SERVER_IDLE", "0")
