@@ -12,13 +12,15 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from .compiled import compiled_graph
 from .recorder import Recorder
 from .session import Session
 from .steps import Steps
@@ -29,7 +31,7 @@ _running: weakref.WeakSet[Session] = weakref.WeakSet()
 def _stop_in_forked_child() -> None:
     """Loader workers inherit the mode: what they run is recorded as the data they hand over, not as operators."""
     for session in _running:
-        session.closed = True
+        session.enter_forked_child()
 
 
 os.register_at_fork(after_in_child=_stop_in_forked_child)
@@ -49,6 +51,8 @@ def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[No
         if operators:
             _patch(stack, threading.Thread, "_bootstrap_inner", functools.partial(_thread_bootstrap, session))
             _patch(stack, _thread, "start_new_thread", functools.partial(_start_new_thread, session))
+            _patch(stack, _MultiProcessingDataLoaderIter, "__init__", functools.partial(_make_workers, session))
+            _patch(stack, BaseProcess, "start", functools.partial(_start_process, session))
             _listen_to_compiler(stack, session)
             stack.enter_context(Recorder(session))
         yield
@@ -97,6 +101,7 @@ def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> N
 
 def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
     from torch._dynamo.callback import callback_handler
+    from torch._inductor.output_code import CompiledFxGraph
 
     def start(_args: Any) -> None:
         session.lane.compiling += 1
@@ -108,6 +113,7 @@ def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
     stack.callback(callback_handler.remove_start_callback, start)
     callback_handler.register_end_callback(end)
     stack.callback(callback_handler.remove_end_callback, end)
+    _patch(stack, CompiledFxGraph, "__call__", functools.partial(compiled_graph, session))
 
 
 def _backward(session: Session, steps: Steps, original: Callable[..., None]) -> Callable[..., None]:
@@ -136,6 +142,28 @@ def _next_batch(session: Session, original: Callable[..., Any]) -> Callable[...,
             session.lane.loading -= 1
 
     return __next__
+
+
+def _make_workers(session: Session, original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+        session.lane.making_workers += 1
+        try:
+            original(loader, *args, **kwargs)
+        finally:
+            session.lane.making_workers -= 1
+
+    return __init__
+
+
+def _start_process(session: Session, original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def start(process: BaseProcess) -> None:
+        original(process)
+        if not session.lane.making_workers and getattr(process, "_start_method", None) in ("spawn", "forkserver"):
+            session.unseen.add(f"processes started by {process._start_method}")  # type: ignore[attr-defined]
+
+    return start
 
 
 def _scaler_step(steps: Steps, original: Callable[..., Any]) -> Callable[..., Any]:

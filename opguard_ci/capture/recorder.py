@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -29,7 +30,7 @@ from .text import argument_text
 if TYPE_CHECKING:
     from .session import Session
 
-_OP, _VIEW, _COPY, _ALLOC = (KINDS.index(kind) for kind in ("op", "view", "copy", "alloc"))
+_OP, _VIEW, _COPY, _ALLOC, _REGION = (KINDS.index(kind) for kind in ("op", "view", "copy", "alloc", "region"))
 _BACKWARD: Final = 3  # index of "backward" in PHASES
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _EMPTY: Final[dict[str, Any]] = {}
@@ -63,9 +64,13 @@ class Recorder(TorchDispatchMode):
         session = self.session
         info = session.infos.get(func) or session.describe(func)
         if info.skipped or not session.active:
+            session.passed_by()
             return func(*args, **kwargs)
-        call = _Call(session, info)
-        call.before(args, kwargs)
+        call = Call(session, info)
+        tensors: list[torch.Tensor] = []
+        owners: list[str] = []
+        text, generator = argument_text(info, args, kwargs, tensors, owners)
+        call.before(text, tensors, owners, generator or session.default_generator(tensors, kwargs))
         result = func(*args, **kwargs)
         call.after(result)
         return result
@@ -76,11 +81,13 @@ def _dispatches(kind: type) -> bool:
     return own is not torch.Tensor.__torch_dispatch__ and own is not torch._C._disabled_torch_dispatch_impl
 
 
-class _Call:
+class Call:
     """One operator call, between its reads and its writes."""
 
+    numbers: Sequence[int]  # of the arguments in ``tensors``, among all tensor arguments
+
     __slots__ = (
-        "_draw_from", "_info", "_session", "_state", "flags", "kind", "module", "owners", "phase", "reads", "regions",
+        "_draw_from", "_info", "_session", "_state", "flags", "kind", "module", "numbers", "owners", "phase", "reads", "regions",
         "stack", "tensors", "text",
     )  # fmt: skip
 
@@ -88,16 +95,16 @@ class _Call:
         self._session = session
         self._info = info
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Where the call comes from and what it is about to read."""
+    def before(self, text: str, tensors: list[torch.Tensor], owners: list[str], generator: torch.Generator) -> None:
+        """Where the call comes from and what it is about to read.
+
+        ``owners`` names the argument that holds each tensor; ``generator`` is the one it would draw from.
+        """
         session, info = self._session, self._info
         session.breadcrumb(info.name)
         self.phase = phase = session.phase()
         self._locate(phase)
-        tensors: list[torch.Tensor] = []
-        owners: list[str] = []
-        self.text, generator = argument_text(info, args, kwargs, tensors, owners)
-        self.tensors, self.owners = tensors, owners
+        self.text, self.tensors, self.owners, self.numbers = text, tensors, owners, range(len(tensors))
         self.flags = (RANDOM if info.random else 0) | (HOST if info.host else 0)
         if phase == _BACKWARD and torch.is_grad_enabled() and not session.create_graph:
             self.flags |= RECOMPUTED
@@ -126,7 +133,7 @@ class _Call:
         self.reads, self.regions = reads, regions
         self._draw_from = None
         if info.random or not info.builtin:
-            self._draw_from = generator or session.default_generator(tensors, kwargs)
+            self._draw_from = generator
             self._state = session.generator_state(self._draw_from)
 
     def _locate(self, phase: int) -> None:
@@ -139,6 +146,12 @@ class _Call:
                 return
         self.module = NULL if module is None else session.strings.module(module)
         self.stack = session.stacks.current(sys._getframe(3))
+
+    def release_inputs(self) -> None:
+        """Let go of inputs that the call does not write: it may free them while it runs, as in a bare run."""
+        written = [n for n, owner in enumerate(self.owners) if owner in self._info.written]
+        self.tensors, self.owners = [self.tensors[n] for n in written], [self.owners[n] for n in written]
+        self.numbers = written
 
     def after(self, result: Any) -> None:
         """What the call wrote; appends the event."""
@@ -155,7 +168,7 @@ class _Call:
             if id(tensor) not in in_place:
                 writes.append((tensor, self._write(tensor, slot, 0)))
         for n in written:
-            writes.append((tensors[n], self._write(tensors[n], ~n, 0)))
+            writes.append((tensors[n], self._write(tensors[n], ~self.numbers[n], 0)))
         self.kind = self._kind(outputs)
         hidden = self._hidden_writes(written) if info.kind == _OP else []
         writes += hidden
@@ -168,7 +181,7 @@ class _Call:
             event = session.next_event()
             memory = session.memory
             for tensor, (found, _, slot, _) in writes:
-                if info.kind == _VIEW and slot >= 0:
+                if slot >= 0 and (info.kind == _VIEW or (info.kind == _REGION and self._is_input(tensor))):
                     memory.see(tensor, found)
                 else:
                     memory.write(tensor, found, event)
@@ -178,6 +191,11 @@ class _Call:
     def info(self) -> OpInfo:
         """The operator."""
         return self._info
+
+    def _is_input(self, tensor: torch.Tensor) -> bool:
+        """Whether a compiled graph handed out memory that it was given (what it saves for backward)."""
+        region = self._session.memory.region(tensor)
+        return any(given is region and region is not None for given, _ in self.regions)
 
     def _kind(self, outputs: list[torch.Tensor]) -> int:
         """A copy to another dtype, or one that broadcasts, computes something."""
@@ -203,7 +221,6 @@ class _Call:
         except Unhashable as reason:
             session.unhashed(info.name, reason)
             return NO_VALUE, spec, slot, flags | UNHASHED
-        session.num_hashed += 1
         if is_weak(tensor, found):
             flags |= WEAK
         return found, spec, slot, flags

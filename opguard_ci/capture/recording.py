@@ -94,6 +94,9 @@ class Recording:
 
     def _coverage(self) -> dict[str, Any]:
         session = self.session
+        session.look_at_children()
+        for note in sorted(session.notes):
+            self.note(note)
         return {
             "operators": session.num_operators,
             "hashed": session.num_hashed,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, StepTable, Strings
+from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
 from .fingerprint import cpu
 from .fingerprint.tensors import Unhashable, value
 from .links import Memory
@@ -20,11 +20,12 @@ from .schema import OpInfo, describe
 
 if TYPE_CHECKING:
     from .contract import Entry
-    from .recorder import WriteRow, _Call
+    from .recorder import Call, WriteRow
 
 _CONTRACT: Final = KINDS.index("contract")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
 _BREADCRUMB_BYTES: Final = 256
+_LOADER_CHILD, _OTHER_CHILD = 0, 1
 
 
 class _Lane(threading.local):
@@ -34,6 +35,8 @@ class _Lane(threading.local):
     loading = 0
     optimizing = 0
     compiling = 0
+    in_region = 0
+    making_workers = 0
 
 
 class Session:
@@ -55,6 +58,9 @@ class Session:
         self.num_hashed = 0
         self.unhashed_operators: dict[str, str] = {}
         self.unseen: set[str] = set()
+        self.notes: set[str] = set()
+        self._children = mmap.mmap(-1, 2)  # shared with forked children, which tell here that they ran operators
+        self._forked_as: int | None = None
         self._write_step = write_step
         self._num_lanes = 0
         self._num_events = 0
@@ -68,8 +74,8 @@ class Session:
 
     @property
     def active(self) -> bool:
-        """Whether operators of this thread are part of the run now: not while a graph is being compiled."""
-        return not self.closed and not self.lane.compiling
+        """Whether operators of this thread are events of their own: not in a compiler, not inside a compiled region."""
+        return not self.closed and not self.lane.compiling and not self.lane.in_region
 
     def describe(self, func: Any) -> OpInfo:
         """The facts about an operator, read from its schema once."""
@@ -110,6 +116,23 @@ class Session:
         """Use a file of 256 bytes for the breadcrumbs."""
         with Path(path).open("r+b") as file:
             self._crumbs = mmap.mmap(file.fileno(), _BREADCRUMB_BYTES)
+
+    def enter_forked_child(self) -> None:
+        """Note that we are a fork of the run: what it computes is not recorded, but that it computes is noted."""
+        self.closed = True
+        self._forked_as = _LOADER_CHILD if self.lane.making_workers else _OTHER_CHILD
+
+    def passed_by(self) -> None:
+        """An operator runs that is not recorded."""
+        if self._forked_as is not None:
+            self._children[self._forked_as] = 1
+
+    def look_at_children(self) -> None:
+        """Take note of operators that ran in forked processes."""
+        if self._children[_LOADER_CHILD]:
+            self.notes.add("Operators ran inside DataLoader workers: what the workers handed over is recorded as data.")
+        if self._children[_OTHER_CHILD]:
+            self.unseen.add("operators in processes that the target forked")
 
     def unhashed(self, op: str, reason: Unhashable) -> None:
         """Note that a tensor of ``op`` could not be fingerprinted."""
@@ -156,13 +179,15 @@ class Session:
                 self._num_lanes += 1
         return self.lane.number
 
-    def append(self, call: _Call, writes: list[WriteRow], draw: tuple[int, int, int]) -> None:
+    def append(self, call: Call, writes: list[WriteRow], draw: tuple[int, int, int]) -> None:
         """Append the event of a finished call. The lock is held."""
         info, table = call.info, self._table
         op = self._op_ids.get(info.name)
         if op is None:
             op = self._op_ids[info.name] = self.strings.op(info.name)
         self.num_operators += 1
+        if not any(flags & UNHASHED for *_, flags in writes):
+            self.num_hashed += 1
         self._append_head(call.phase, call.kind, op, self.strings.args(call.text))
         table.module.append(call.module)
         table.stack.append(call.stack)
