@@ -48,10 +48,8 @@ class GitRepo:
         """A commit of a tree with entries (mode, kind, name, content or hash) that git itself might refuse to make."""
         raw = b""
         for mode, kind, name, content in records:
-            if kind == "blob":
-                id_ = self.git("hash-object", "-w", "--stdin", stdin=content)
-            else:
-                id_ = content.decode()
+            is_blob = kind == "blob"
+            id_ = self.git("hash-object", "-w", "--stdin", stdin=content) if is_blob else content.decode()
             raw += mode.encode() + b" " + name + b"\0" + bytes.fromhex(id_)
         tree = self.git("hash-object", "-w", "-t", "tree", "--stdin", "--literally", stdin=raw)
         return self.git("commit-tree", tree, "-m", message)

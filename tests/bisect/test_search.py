@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -329,7 +330,7 @@ def test_facts_learned_elsewhere_do_not_mislead(history):
 def changes(text: str) -> list[tuple[str, str, str]]:
     """Brute force: neighbours among the testable commits of a line that differ."""
     tested = [(f"c{n}", letter) for n, letter in enumerate(text) if letter != "."]
-    return [(c, a, b) for (_, a), (c, b) in zip(tested, tested[1:], strict=False) if a != b]
+    return [(c, a, b) for (_, a), (c, b) in pairwise(tested) if a != b]
 
 
 @settings(max_examples=120, deadline=None)

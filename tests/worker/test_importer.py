@@ -35,7 +35,7 @@ class World:
     def commit(self, **files: str | bytes) -> None:
         """Files of the commit, ``a__b`` for ``a/b.py``, below the layout's source folder."""
         for name, content in files.items():
-            self.track(os.path.join(self.source, spelled(name)), content)
+            self.track(str(Path(self.source, spelled(name))), content)
 
     def track(self, path: str, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
@@ -97,7 +97,7 @@ class World:
         elif kind == "copy":
             for name in ("pkg", "late"):
                 if (self.checkout / self.source / name).exists():
-                    os.symlink(self.checkout / self.source / name, self.site / name)
+                    (self.site / name).symlink_to(self.checkout / self.source / name)
 
 
 def spelled(name: str) -> str:
@@ -129,7 +129,7 @@ def test_the_commit_runs_and_not_what_is_installed(world, kind):
         import pkg, pkg.model
         result = [pkg.EPS, pkg.model.__file__, [[m.module, m.path, m.blob, m.origin] for m in finder.report()]]
     """)
-    place = os.path.join(world.source, "pkg")
+    place = str(Path(world.source, "pkg"))
     assert got[0] == 1e-5
     assert got[1] == str(world.tree / place / "model.py")
     assert sorted(got[2]) == [
@@ -223,7 +223,7 @@ def test_what_the_run_wrote_itself_is_called_generated(world):
 
 def test_what_python_offers_for_modules_keeps_working(world):
     """Source text, resources, data, reload, running a module and pickling by name."""
-    world.track(os.path.join(world.source, "pkg/data/table.txt"), "1 2 3")
+    world.track(str(Path(world.source, "pkg/data/table.txt")), "1 2 3")
     world.commit(pkg__main="import sys\nNAME = __name__\n", pkg__sub__init="", pkg__sub__leaf="class Leaf:\n    pass\n")
     got = world.run("""
         import importlib, importlib.resources, inspect, linecache, pickle, pkgutil, runpy
@@ -295,8 +295,8 @@ def test_a_module_behind_a_link_out_of_the_tree_is_refused(world):
     """A tracked symbolic link to a file elsewhere is not the commit's code."""
     outside = world.site / "outside.py"
     put(outside, b"Z = 1\n")
-    os.symlink(outside, world.tree / "linked.py")
-    os.symlink(world.source + "/pkg/model.py" if world.source else "pkg/model.py", world.tree / "inner.py")
+    (world.tree / "linked.py").symlink_to(outside)
+    (world.tree / "inner.py").symlink_to(Path(world.source, "pkg", "model.py"))
     got = world.run("""
         from opguard_ci.errors import UntestableError
         import inner
@@ -360,7 +360,7 @@ def test_files_opened_in_the_checkout_are_seen_and_writes_refused(world):
     put(world.checkout / "weights.bin", b"w")
     put(world.checkout / "inputs" / "vocab.txt", b"v")
     (world.checkout / "out").mkdir()
-    os.symlink(world.checkout / "inputs", world.tree / "inputs")
+    (world.tree / "inputs").symlink_to(world.checkout / "inputs")
     world.linked = frozenset(["inputs"])
     world.allowed = (str(world.checkout / "out"),)
     got = world.run(f"""
@@ -403,7 +403,7 @@ def test_an_environment_inside_the_checkout_is_not_the_users_code(tmp_path):
     assert not plan.borders().is_users(str(tmp_path / "c" / "cache" / "tree" / "a.py"))
     assert plan.borders().is_users(str(tmp_path / "c" / "a.py"))
     home = replace(plan, checkout=str(Path(sys.prefix).parent))
-    assert not home.borders().is_users(os.path.join(sys.prefix, "lib", "x.py"))
+    assert not home.borders().is_users(str(Path(sys.prefix, "lib", "x.py")))
 
 
 def test_a_plan_survives_its_file(tmp_path):
