@@ -87,9 +87,22 @@ class Call:
     numbers: Sequence[int]  # of the arguments in ``tensors``, among all tensor arguments
 
     __slots__ = (
-        "_draw_from", "_info", "_session", "_state", "flags", "kind", "module", "numbers", "owners", "phase", "reads", "regions",
-        "stack", "tensors", "text",
-    )  # fmt: skip
+        "_draw_from",
+        "_info",
+        "_session",
+        "_state",
+        "flags",
+        "kind",
+        "module",
+        "numbers",
+        "owners",
+        "phase",
+        "reads",
+        "regions",
+        "stack",
+        "tensors",
+        "text",
+    )
 
     def __init__(self, session: Session, info: OpInfo) -> None:
         self._session = session
