@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,19 @@ from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
 from .fingerprint.cpu import SCHEME
 from .session import Session
+from .steps import EnoughSteps
 
 
 def failure(slug: str, message: str, traceback: str = "") -> dict[str, Any]:
     """The outcome of a run that did not come to its end. ``traceback``: the user's own frames."""
     return {"status": "untestable", "slug": slug, "message": message, "traceback": traceback}
+
+
+def _expected(request: RunRequest) -> dict[str, str | None] | None:
+    if request.expected is None:
+        return None
+    found: dict[str, str | None] = json.loads(Path(request.expected).read_text())
+    return found
 
 
 class Recording:
@@ -30,6 +39,7 @@ class Recording:
         profile = request.profile or "observe"
         self._writer = TraceWriter(Path(request.output))
         self._request = request
+        self._expected = _expected(request)
         self._manifest: dict[str, Any] = {
             "schema": SCHEMA,
             "target": request.target,
@@ -57,6 +67,15 @@ class Recording:
         self._manifest["steps"].append({"step": table.step, "events": len(table), "digests": step_digests(table)})
         self._manifest["coverage"] = self._coverage()
         self._writer.write_manifest(self._manifest)
+        self._stop_if_unexpected(table.step)
+
+    def _stop_if_unexpected(self, step: int) -> None:
+        if self._expected is None or self.session.closed:
+            return
+        mine = self._manifest["steps"][-1]["digests"].get("contract")
+        if self._expected.get(str(step), mine) != mine:
+            self.note(f"Stopped after step {step}, the first that differs from the reference.")
+            raise EnoughSteps
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -13,15 +13,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from ..determinism.environment import environment_document, environment_key
 from ..determinism.profile import seed_everything
 from ..errors import OpguardError, UntestableError
 from ..recipe import RecipeOptions, Target, check_callable, load_function, marking, options_of, parse_target
+from ..worker.proof import Proof, code_of
 from ..worker.request import RunRequest
 from .hooks import listening
 from .provenance import is_user_file
 from .recording import Recording, failure
 from .steps import EnoughSteps, Steps
 
+ENVIRONMENT: Final = ":environment"
+"""The target that runs nothing and returns the environment that a run would have."""
 _OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
@@ -35,14 +39,18 @@ def execute(request: RunRequest) -> dict[str, Any]:
         UsageError: What is wrong before the target runs: it does not exist, the output cannot be written.
 
     """
+    if request.target == ENVIRONMENT:
+        document = environment_document()
+        key = environment_key(document, request.profile or "observe")
+        return {"status": "ok", "environment": {"key": key, "document": document}}
     target = parse_target(request.target, request.cwd)
     root = request.root or request.cwd
     recording = Recording(request, root)
     outcome: dict[str, Any] = {"status": "ok"}
     with recording.writing():
         try:
-            with _prepared(target, request):
-                _run(target, request, recording)
+            with _prepared(target, request), code_of(request) as proof:
+                _run(target, request, recording, proof)
         except OpguardError as error:
             if error.exit_code == 2:
                 raise
@@ -68,12 +76,12 @@ def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
         os.chdir(old_cwd)
 
 
-def _run(target: Target, request: RunRequest, recording: Recording) -> None:
+def _run(target: Target, request: RunRequest, recording: Recording, proof: Proof) -> None:
     session = recording.session
     steps = Steps(session, request.steps)
     with listening(session, steps, operators=request.level != "contract"), marking(steps.mark):
         try:
-            _call(target, request, steps, recording)
+            _call(target, request, steps, proof)
         except EnoughSteps:
             pass
         except SystemExit as stop:
@@ -89,14 +97,17 @@ def _run(target: Target, request: RunRequest, recording: Recording) -> None:
                 f"{request.target} raised {type(error).__name__}: {_shorten(str(error))}",
                 user_traceback(error),
             ) from error
+    proof.check()
+    for note in proof.notes():
+        recording.note(note)
     if steps.num_optimizer_steps == 0 and steps.num_steps == 0:
         recording.note("No step was seen: no yield, no mark_step, no optimizer step. The whole run counts as step 0.")
 
 
-def _call(target: Target, request: RunRequest, steps: Steps, recording: Recording) -> None:
+def _call(target: Target, request: RunRequest, steps: Steps, proof: Proof) -> None:
     if target.function is None:
         assert target.file is not None
-        _run_script(target.file)
+        _run_script(target.file, proof)
         steps.returned(None)
         return
     function = load_function(target)
@@ -144,13 +155,13 @@ def _drive(function: Callable[[], Any], options: RecipeOptions | None, request: 
     steps.returned(None)
 
 
-def _run_script(file: Path) -> None:
+def _run_script(file: Path, proof: Proof) -> None:
     """Run a file as ``__main__``."""
     module = ModuleType("__main__")
     module.__file__ = str(file)
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
-    source = file.read_bytes()
+    source = proof.read_script(file)
     linecache.checkcache(str(file))
     exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
 

@@ -9,6 +9,7 @@ a trace met them. The rules:
 * ``data``: what came in from outside, each value once, in order: tensors that operators read from memory that no
   recorded operator wrote and that is not state, and what operators of the phase ``data`` wrote.
 * One digest per section of the contract, over its (name, spec, value), sorted.
+* ``contract``: over the (section, value) of what fails a comparison, whatever it is called.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def step_digests(table: StepTable) -> dict[str, Any]:
     if len(data):
         digests["data"] = _hex(data.tobytes())
     digests.update(columns.sections())
+    values = columns.contract_values()
+    if len(values):
+        digests["contract"] = _hex(values.tobytes())
     digests["operators"] = columns.operators()
     return digests
 
@@ -114,6 +118,19 @@ class _Columns:
             mine = mine[np.lexsort((mine[:, 2], mine[:, 1], mine[:, 0]))]
             digests[SECTIONS.get(names[number], names[number])] = _hex(mine.tobytes())
         return dict(sorted(digests.items()))
+
+    def contract_values(self) -> Words:
+        """(section, value) of what fails a comparison, sorted: other words mean that no renaming explains them.
+
+        Gradients are left out because they do not fail by themselves, generator states because the same draws may be
+        made through another generator.
+        """
+        names = self.table.strings.op
+        soft = [names.ids.get(name, NULL) for name in ("gradient", "rng")]
+        entries = self.reads.of(self.contract & ~np.isin(_array(self.table.op), soft))
+        rows = self.reads.rows[entries]
+        words: Words = np.stack([self.events[rows, 0], self.reads.words[entries, 0]], axis=1)
+        return words[np.lexsort((words[:, 1], words[:, 0]))]
 
     def operators(self) -> dict[str, str]:
         """The digest of each phase's operator stream."""
