@@ -12,7 +12,11 @@ from opguard_ci.trace.reader import read_trace
 from tests.cases import twins
 from tests.cases.expectations import Case, problems
 
-VARIANTS = ("original", "commented", "renamed", "swapped", "reordered")
+VARIANTS = ("original", "commented", "renamed", "swapped", "reordered", "mixed")
+"""The program itself; its twins on both sides; good and bad swapped; bad run before good; bad only as a twin."""
+
+SOURCE_OF = {"swapped": "original"}
+"""Variants that have no source text of their own, and so share the runs of another."""
 
 Run = Callable[[Path, str, Path, int], str]
 """(program, function, trace folder, server) -> what kept the run from its end, or nothing."""
@@ -33,7 +37,7 @@ class Sides:
     case: Case
     folder: Path
     run: Run
-    traces: dict[tuple[str, str, int], Path] = field(default_factory=dict)
+    traces: dict[tuple[Path, str, int], Path] = field(default_factory=dict)
 
     def examine(self, variant: str) -> Examined:
         """The verdict about a variant, after as many attempts as the case allows."""
@@ -44,38 +48,39 @@ class Sides:
         return examined
 
     def _examine(self, variant: str, attempt: int) -> Examined:
-        program = self._program(variant)
         names = ("good", "bad") if self.case.is_pair else ("run", "run")
-        sides = list(enumerate(names))
-        for side, name in reversed(sides) if variant == "reordered" else sides:
-            failure = self._trace(program, name, side, attempt)
+        sources = ("original", "renamed") if variant == "mixed" else (SOURCE_OF.get(variant, variant),) * 2
+        sides = [
+            (side, self._program(source), name) for side, (source, name) in enumerate(zip(sources, names, strict=True))
+        ]
+        traces: dict[int, Path] = {}
+        for side, program, name in reversed(sides) if variant == "reordered" else sides:
+            failure = self._trace(program, name, side + 2 * attempt)
             if failure:
                 return Examined({"verdict": "untestable"}, [] if self.case.verdict == "observer" else [failure])
-        reference, candidate = (self.traces[program.parent.name, name, side + 2 * attempt] for side, name in sides)
+            traces[side] = self.traces[program, name, side + 2 * attempt]
+        changed = read_trace(traces[1])
+        pair = (read_trace(traces[0]), changed)
         swapped = variant == "swapped"
-        if swapped:
-            reference, candidate = candidate, reference
-        verdict = compare_traces(read_trace(reference), read_trace(candidate)).to_json()
-        findings = single_run_findings(read_trace(reference if swapped else candidate))
-        return Examined(verdict, problems(self.case, verdict, findings, swapped=swapped))
+        verdict = compare_traces(*(reversed(pair) if swapped else pair)).to_json()
+        return Examined(verdict, problems(self.case, verdict, single_run_findings(changed), swapped=swapped))
 
-    def _program(self, variant: str) -> Path:
-        source = self.case.path.read_text()
-        if variant in {"commented", "renamed"}:
-            source = twins.commented(source) if variant == "commented" else twins.renamed(source)
-        home = self.folder / ("original" if variant == "swapped" else variant)
+    def _program(self, source: str) -> Path:
+        text = self.case.path.read_text()
+        if source in {"commented", "renamed"}:
+            text = twins.commented(text) if source == "commented" else twins.renamed(text)
+        home = self.folder / source
         home.mkdir(parents=True, exist_ok=True)
         program = home / self.case.path.name
-        program.write_text(source)
+        program.write_text(text)
         return program
 
-    def _trace(self, program: Path, name: str, side: int, attempt: int) -> str:
-        key = (program.parent.name, name, side + 2 * attempt)
-        if key in self.traces:
+    def _trace(self, program: Path, name: str, run: int) -> str:
+        if (program, name, run) in self.traces:
             return ""
-        output = program.parent / f"{name}-{side}-{attempt}"
+        output = program.parent / f"{name}-{run}"
         # Two forks of one server are too much alike to show that a program does not repeat itself.
-        failure = self.run(program, name, output, 0 if self.case.is_pair else side)
+        failure = self.run(program, name, output, 0 if self.case.is_pair else run % 2)
         if not failure:
-            self.traces[key] = output
+            self.traces[program, name, run] = output
         return failure
