@@ -95,7 +95,7 @@ def problems(
     ``verdict`` is the object that compare prints, ``findings`` those of the single run of ``bad``.
     """
     expected, said = case.verdict, verdict["verdict"]
-    first = verdict["first_divergence"]
+    first = verdict.get("first_divergence")
     if expected == "none":
         return [] if said in {"identical", "equivalent"} else [f"verdict {said}, expected identical or equivalent"]
     if expected == "transient":
