@@ -94,6 +94,11 @@ def server_key(spec: ServerSpec, environment: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
 
 
+def code_stamp() -> str:
+    """Changes with the source of opguard_ci: what other code recorded is not taken for what this code would record."""
+    return hashlib.sha256(json.dumps(_source_stamps()).encode()).hexdigest()[:20]
+
+
 def interpreter_options() -> list[str]:
     """The options (``-O``, ``-X dev``, ``-W …``) that this interpreter was started with."""
     return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
