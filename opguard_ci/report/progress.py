@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from opguard_ci.report.clean import clean
+
 Item = TypeVar("Item")
 
 
@@ -15,6 +17,7 @@ def progress(items: Iterable[Item], total: int, description: str) -> Iterator[It
         yield from items
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import track
 
-    yield from track(items, description, total=total, console=Console(stderr=True), transient=True)
+    yield from track(items, escape(clean(description)), total=total, console=Console(stderr=True), transient=True)

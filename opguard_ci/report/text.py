@@ -79,15 +79,13 @@ def _traceback(document: Mapping[str, Any]) -> list[Line]:
 def _sides(document: Mapping[str, Any]) -> list[Line]:
     reference, candidate = document.get("reference"), document.get("candidate")
     lines = [Line("")]
+    for name in ("target", "trace", "profile", "level", "environment", "steps", "runs"):
+        if document.get(name) is not None:
+            lines += field(name, clean(document[name]))
     if reference and candidate:
         same = reference.get("environment") == candidate.get("environment")
         lines += field("reference", _side(reference))
         lines += field("candidate", _side(candidate) + (" (the same)" if same and candidate.get("environment") else ""))
-    else:
-        pairs = [(name, document.get(name)) for name in ("target", "trace", "profile", "level", "environment", "steps")]
-        for name, value in pairs:
-            if value is not None:
-                lines += field(name, clean(value))
     return lines if len(lines) > 1 else []
 
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import opguard, opguard_json
+from tests.cli.command import environment, opguard, opguard_json
 
 
 @pytest.fixture
@@ -48,6 +50,24 @@ def test_diverged(traces: Path) -> None:
 def test_manifest_as_argument(traces: Path) -> None:
     """A manifest stands for its trace."""
     assert opguard_json("compare", "good/manifest.json", "again", cwd=traces)[1]["verdict"] == "identical"
+
+
+def test_needs_no_torch(traces: Path) -> None:
+    """Traces are compared and shown by a process that never imports torch."""
+    for words in (["compare", "good", "edited"], ["show", "good", "--events", "0..9", "--tensors"]):
+        program = f"import sys\nfrom opguard_ci.cli import main\nmain({words!r})\nprint('torch' in sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=traces, env=environment(), capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_run_that_was_cut(traces: Path) -> None:
+    """Agreement with a run that did not get to its end proves nothing."""
+    edit_manifest(traces / "again", complete=False, outcome=None)
+    code, document = opguard_json("compare", "good", "again", cwd=traces)
+    assert (code, document["verdict"]) == (4, "untestable")
+    assert any("did not run to its end" in note for note in document["notes"])
 
 
 def test_truncated_events(traces: Path) -> None:
