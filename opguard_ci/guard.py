@@ -15,8 +15,6 @@ from .trace.reader import read_trace
 from .worker.commits import Commits, Job, Run
 from .worker.git import Repository
 
-_LEFT_OUT: Final = ("", ".")
-
 
 @dataclass(frozen=True, slots=True)
 class Checked:

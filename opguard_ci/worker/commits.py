@@ -201,7 +201,8 @@ class Commits:
             plan=str(plan_file),
             expected=None if expected is None else str(expected),
         )
-        with self._environment(), Path(os.devnull).open("wb") as null:  # prints of many commits would drown the report
+        # What many commits print would drown the report.
+        with self._environment(), Path(os.devnull).open("wb") as null:
             return client.run(request, server=server, stdout=null.fileno(), stderr=null.fileno())
 
     def _request(self, job: Job, folder: Path, cwd: str, root: str, target: str) -> RunRequest:
