@@ -30,7 +30,7 @@ class Outcome:
     ``verdict``: found, candidates or nothing. ``first_bad`` is None unless found. ``candidates``: when found, that
     commit alone; else all that may be it, parents before children. ``parents``: the tried parents of good's class.
     ``is_evil_merge``: the commit is a merge and all its parents are good. ``inherited``: commits from before the good
-    one that differ from it already; where first_bad merges one of their branches, it brought an old difference in.
+    one that differ from it already; a merge among the candidates brought one of their branches, an old difference, in.
     ``unverified``: commits from before the good one that would have to be tried and cannot be tested.
     ``reason``: empty, or why nothing can be named: equal-ends, untestable-good, untestable-bad, inherited.
     ``transitions``: in the modes all and exhaustive, every change found, parents before children.
@@ -244,7 +244,7 @@ class _FirstBad:
         unverified = tuple(parent for parent in rim if self._is_untestable(parent))
         candidates = tuple(sorted(region, key=self.graph.order.__getitem__))
         good_parents = tuple(parent for parent in rim if parent not in unverified)
-        brought = self.dropped.intersection(self.graph.parents[suspect])
+        brought = any(parent in self.dropped for commit in region for parent in self.graph.parents[commit])
         is_found = len(region) == 1 and not unverified
         return Outcome(
             verdict="found" if is_found else "candidates",

@@ -34,7 +34,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=at_least(1), metavar="N", help="end the run after N steps")
     parser.add_argument("--allow-unseen", action="store_true", help="accept operators that capture could not see")
     parser.add_argument(
-        "--timeout", type=_seconds, default=600.0, metavar="S", help="end the run after S seconds (default: 600)"
+        "--timeout", type=seconds, default=600.0, metavar="S", help="end the run after S seconds (default: 600)"
     )
 
 
@@ -73,7 +73,8 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return number
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """An argument type: a number of seconds above 0."""
     try:
         number = float(text)
     except ValueError:

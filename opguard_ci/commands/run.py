@@ -31,7 +31,12 @@ def run(args: argparse.Namespace) -> Result:
     from opguard_ci.worker import client
 
     request = run_request(args, args.output)
-    result = client.run_in_process(request) if args.in_process else client.run(request)
+    is_new = not Path(args.output).exists()
+    try:
+        result = client.run_in_process(request) if args.in_process else client.run(request)
+    except UsageError:
+        _remove_beginning(Path(args.output), is_new)
+        raise
     document = run_document(args.target, args.output, result)
     return Result(document, render(document), exit_code(document["verdict"]))
 
@@ -63,3 +68,11 @@ def refuse_used_folder(folder: str) -> None:
             raise UsageError("output-exists", f"{folder} exists and is not empty; name a new folder for the trace")
     elif path.exists() or path.is_symlink():
         raise UsageError("output-exists", f"{folder} exists and is no folder; name a new folder for the trace")
+
+
+def _remove_beginning(folder: Path, is_new: bool) -> None:
+    """Undo what was written before a request turned out to be wrong, so that the corrected one can use the folder."""
+    for file in [folder / "manifest.json", *folder.glob("events-*.arrows")]:
+        file.unlink(missing_ok=True)
+    if is_new and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

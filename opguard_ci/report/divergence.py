@@ -86,7 +86,7 @@ def _list(value: object, kind: type[Item]) -> list[Item]:
 
 def _blocks(divergence: Divergence) -> list[Line]:
     before, after = _list(divergence.get("before"), str), _list(divergence.get("after"), str)
-    if before == after:
+    if before == after or {*before, *after} == {divergence.get("op")}:
         return []
     rows = max(len(before), len(after))
     cells = [["reference", "candidate"]]

@@ -31,6 +31,8 @@ from opguard_ci.worker.request import Level, Profile, RunRequest, RunResult
 from opguard_ci.worker.servers import Server
 from opguard_ci.worker.tree import Checkout, Tree
 
+ENVIRONMENT: Final = ":environment"
+"""The target that runs nothing and returns the environment that a run would have (``capture.run``)."""
 _OF_A_COMMIT: Final = frozenset(("target-not-found", "bad-target", "recipe-arguments", "cwd-missing"))
 """What is the user's mistake in the working tree, but in another commit means that it cannot be tested."""
 
@@ -121,35 +123,31 @@ class Commits:
         job: Job,
         commit: str,
         *,
-        server: Server | None = None,
         expected: Path | None = None,
-        fresh: bool = False,
+        instance: int = 0,
     ) -> Run:
         """Run the target at a commit (a full hash), or give back what an equal run left.
 
-        ``expected``: stop after the first step whose contract differs from this file's digests; such a run is not kept.
-        ``fresh``: measure again. Whatever keeps a commit from being run makes the run untestable, with its reason.
+        ``expected``: stop after the first step whose contract differs from this file's digests. ``instance``: which of
+        the fork servers of the profile; runs of two of them share neither hash seed nor heap. Whatever keeps a commit
+        from being run makes the run untestable, with its reason.
         """
-        profile = self.profile(job)
+        server = Server.connect(self.profile(job), instance=instance)
         laid, notes = self._overlay(job, commit)
-        key, environment = self._key(job, commit, profile, laid), self.environment_key(profile, server)
-        if not fresh:
-            kept = self._runs.find(key, environment)
-            if kept is not None:
-                return Run(kept.trace, kept.result, commit, cached=True)
+        key, environment = self._key(job, commit, laid, expected, instance), self.environment_key(server)
+        kept = self._runs.find(key, environment)
+        if kept is not None:
+            return Run(kept.trace, kept.result, commit, cached=True)
         folder = self._new_folder()
         try:
-            result = self._measure(replace(job, profile=profile), commit, laid, folder, server, expected)
+            result = self._measure(job, commit, laid, folder, server, expected)
         except (UntestableError, UsageError) as error:
             if isinstance(error, UsageError) and error.slug not in _OF_A_COMMIT:
                 raise
             result = RunResult("untestable", _failed(error), str(folder), 0.0)
         result.outcome["notes"] = [*result.outcome.get("notes", ()), *notes]
-        run = Run(folder, result, commit)
-        stopped = expected is not None and any(str(n).startswith("Stopped after") for n in result.outcome["notes"])
-        if not stopped:
-            self._runs.keep(key, environment, folder, result)
-        return run
+        self._runs.keep(key, environment, folder, result)
+        return Run(folder, result, commit)
 
     def profile(self, job: Job) -> str:
         """The profile that all commits run under: asked for, the project's, or the working tree's target's own."""
@@ -161,19 +159,17 @@ class Commits:
             own = "observe"
         return own if own != "observe" else self.config.profile or own
 
-    def environment_key(self, profile: str, server: Server | None = None) -> str:
-        """The environment key that a run has now."""
-        name = server.identity if server is not None else profile
-        if name not in self._environments:
-            folder = self._new_folder()
-            request = RunRequest(":environment", os.getcwd(), str(folder), profile=cast(Profile, profile))  # noqa: PTH109
+    def environment_key(self, server: Server) -> str:
+        """The environment key that a run on this server has now."""
+        if server.identity not in self._environments:
+            request = RunRequest(ENVIRONMENT, str(self.repository.root), "", profile=cast(Profile, server.profile))
             with self._environment():
                 outcome = client.run(request, server=server).outcome
-            self._environments[name] = outcome["environment"]["key"]
-        return self._environments[name]
+            self._environments[server.identity] = outcome["environment"]["key"]
+        return self._environments[server.identity]
 
     def _measure(
-        self, job: Job, commit: str, laid: Overlay, folder: Path, server: Server | None, expected: Path | None
+        self, job: Job, commit: str, laid: Overlay, folder: Path, server: Server, expected: Path | None
     ) -> RunResult:
         if self._tree is None:
             self._tree = Tree(self.repository)
@@ -212,7 +208,7 @@ class Commits:
             output=str(folder),
             argv=job.argv,
             level=cast(Level, job.level),
-            profile=cast("Profile | None", job.profile or self.config.profile),
+            profile=cast(Profile, self.profile(job)),
             steps=job.steps,
             timeout=job.timeout or self.config.timeout,
             root=root,
@@ -288,7 +284,7 @@ class Commits:
 
     # What a run depends on
 
-    def _key(self, job: Job, commit: str, profile: str, laid: Overlay) -> str:
+    def _key(self, job: Job, commit: str, laid: Overlay, expected: Path | None, instance: int) -> str:
         digest = hashlib.sha256()
         parts: list[Any] = [
             code_stamp(),
@@ -297,7 +293,9 @@ class Commits:
             job.target,
             list(job.argv),
             os.path.relpath(job.cwd, self.repository.root),
-            profile,
+            self.profile(job),
+            instance,
+            "" if expected is None else expected.read_text(),
             job.level,
             job.steps,
             self.config.build,
