@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..determinism import environment
 from ..trace.digest import step_digests
@@ -17,6 +17,8 @@ from ..worker.request import RunRequest
 from .fingerprint.cpu import SCHEME
 from .session import Session
 from .steps import EnoughSteps
+
+_MAX_NONFINITE: Final = 100
 
 
 def failure(slug: str, message: str, traceback: str = "") -> dict[str, Any]:
@@ -59,6 +61,8 @@ class Recording:
             "complete": False,
         }
         self.session = Session(root, self._write_step)
+        if request.check_finite:
+            self.session.nonfinite = []
         if request.breadcrumb:
             self.session.leave_breadcrumbs_in(request.breadcrumb)
 
@@ -96,6 +100,8 @@ class Recording:
         """Write what is left and the final manifest; returns the whole outcome."""
         self.session.close()
         self._manifest["objects"] = self._writer.close()
+        if self.session.nonfinite is not None:
+            self._manifest["nonfinite"] = self.session.nonfinite[:_MAX_NONFINITE]
         coverage = self._manifest["coverage"] = self._coverage()
         if outcome["status"] == "ok" and coverage["unseen"] and not self._request.allow_unseen:
             self.note(

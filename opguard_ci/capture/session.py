@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
+from .finite import is_finite
 from .fingerprint import cpu
 from .fingerprint.tensors import Unhashable, value
 from .links import Memory
@@ -59,6 +60,7 @@ class Session:
         self.unhashed_operators: dict[str, str] = {}
         self.unseen: set[str] = set()
         self.notes: set[str] = set()
+        self.nonfinite: list[str] | None = None  # contract values with NaN or infinities, if they are looked for
         self._children = mmap.mmap(-1, 2)  # shared with forked children, which tell here that they ran operators
         self._forked_as: int | None = None
         self._write_step = write_step
@@ -228,6 +230,8 @@ class Session:
     def _append_entry(self, entry: Entry) -> None:
         table, strings = self._table, self.strings
         held = entry.held
+        if self.nonfinite is not None and not is_finite(held):
+            self.nonfinite.append(f"step {self.step}: {entry.name}")
         found, flags = NO_VALUE, 0
         writers: tuple[int, ...] = ()
         if isinstance(held, torch.Tensor):
