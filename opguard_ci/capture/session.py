@@ -12,9 +12,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
-from .finite import is_finite
 from .fingerprint import cpu
 from .fingerprint.tensors import Unhashable, value
+from .finite import is_finite
 from .links import Memory
 from .provenance import Modules, Origins, Stacks
 from .schema import OpInfo, describe

@@ -102,19 +102,30 @@ class Commits:
 
     # The working tree
 
-    def here(self, job: Job, *, output: Path | None = None, server: Server | None = None) -> Run:
-        """Run the target in the working tree, as it is."""
+    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False) -> Run:
+        """Run the target in the working tree, as it is. ``check_finite``: name contract values that are not finite."""
         commit = self.label()
-        folder = output or self._new_folder()
+        folder = self._new_folder()
         request = self._request(job, folder, job.cwd, str(self.repository.root), job.target)
+        request = replace(request, commit=commit, check_finite=check_finite)
+        server = self.server(job, instance)
         with self._environment():
-            result = client.run(replace(request, commit=commit), server=server)
+            result = client.run(request, server=server)
         return Run(folder, result, commit)
 
     def label(self) -> str:
         """``<sha>`` of the working tree, or ``<sha>+dirty``."""
-        head = self.repository.head()
-        return head if self.repository.is_clean() else f"{head}+dirty"
+        return f"{self.repository.head()}+dirty" if self.changed() else self.repository.head()
+
+    def changed(self) -> list[str]:
+        """Paths of the working tree that differ from its commit, but for goldens, which no run reads."""
+        golden = os.path.normpath(self.config.golden) + os.sep
+        return [path for path in map(os.fsdecode, self.repository.dirty()) if not path.startswith(golden)]
+
+    def server(self, job: Job, instance: int = 0) -> Server:
+        """The fork server of the job's profile, started with the project's variables."""
+        with self._environment():
+            return Server.connect(self.profile(job), instance=instance)
 
     # Commits
 
@@ -132,7 +143,7 @@ class Commits:
         the fork servers of the profile; runs of two of them share neither hash seed nor heap. Whatever keeps a commit
         from being run makes the run untestable, with its reason.
         """
-        server = Server.connect(self.profile(job), instance=instance)
+        server = self.server(job, instance)
         laid, notes = self._overlay(job, commit)
         key, environment = self._key(job, commit, laid, expected, instance), self.environment_key(server)
         kept = self._runs.find(key, environment)
