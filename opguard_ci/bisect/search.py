@@ -265,8 +265,13 @@ def _all_transitions(graph: Graph, known: Mapping[str, Label | None], *, exhaust
     for change in transitions:
         if change.to != known[graph.good]:
             is_found = len(change.candidates) == 1
+            parents = graph.parents[change.commit]
             return Outcome(
-                "found" if is_found else "candidates", change.commit if is_found else None, change.candidates,
-                (change.before,), transitions=tuple(transitions),
-            )  # fmt: skip
+                verdict="found" if is_found else "candidates",
+                first_bad=change.commit if is_found else None,
+                candidates=change.candidates,
+                parents=(change.before,),
+                is_evil_merge=is_found and len(parents) > 1 and all(known.get(p) == change.origin for p in parents),
+                transitions=tuple(transitions),
+            )
     return Outcome("nothing", reason="equal-ends", transitions=tuple(transitions))

@@ -248,6 +248,14 @@ def test_an_old_difference_brought_in_by_a_merge_is_said():
     assert not run.outcome.is_evil_merge
 
 
+def test_an_old_difference_behind_an_untestable_merge_is_said_too():
+    """Nothing after the gap can be told apart, and the branch that the broken merge brought in was old already."""
+    old = {**MERGE, "b1": ("root",)}
+    run = merged("root m3 bad", old, broken="b1 b2 b3 merge")
+    assert run.outcome.candidates == ("merge", "m3")
+    assert run.outcome.inherited == ("root",)
+
+
 def test_a_good_commit_that_is_no_ancestor_needs_a_good_common_one():
     """As git bisect: if what both share differs already, nothing was broken between."""
     parents = {"base": (), "good": ("base",), "x": ("base",), "bad": ("x",)}
@@ -385,6 +393,8 @@ def test_all_lists_a_merge_that_is_evil_on_top_of_its_branch():
     graph = subgraph(MERGE, "good", "bad")
     classes = dict.fromkeys(MERGE, "G") | dict.fromkeys(["b2", "b3"], "X") | dict.fromkeys(["merge", "m3", "bad"], "Y")
     assert [t.commit for t in play(graph, classes, "all").outcome.transitions] == ["b2", "merge"]
+    classes |= {"b2": "G", "b3": "G"}
+    assert play(graph, classes, "all").outcome.is_evil_merge
 
 
 def test_exhaustive_looks_into_branches_that_changed_nothing():
