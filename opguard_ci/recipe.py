@@ -218,20 +218,30 @@ def peek(target: Target, search_path: Sequence[str]) -> Decoration:
     file = target.file or _module_file(target.module or "", search_path)
     if file is None or target.function is None:
         return Decoration(False)
+    return discover(file).get(target.function, Decoration(False))
+
+
+def discover(file: Path) -> dict[str, Decoration]:
+    """The functions of a file that are decorated with ``@recipe``, in order, read from its source alone.
+
+    A file that cannot be parsed has none: running it will say what is wrong.
+    """
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return Decoration(False)  # running it will say what is wrong
+        return {}
+    found = {}
     for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == target.function:
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and _name(decorator.func).rpartition(".")[2] == "recipe":
-                    literals = {
-                        k.arg: k.value.value for k in decorator.keywords if k.arg and isinstance(k.value, ast.Constant)
-                    }
-                    profile = literals.get("profile")
-                    return Decoration(True, profile if isinstance(profile, str) else None, literals)
-    return Decoration(False)
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call) and _name(decorator.func).rpartition(".")[2] == "recipe":
+                literals = {
+                    k.arg: k.value.value for k in decorator.keywords if k.arg and isinstance(k.value, ast.Constant)
+                }
+                profile = literals.get("profile")
+                found[node.name] = Decoration(True, profile if isinstance(profile, str) else None, literals)
+    return found
 
 
 def peek_profile(text: str, cwd: str, root: str | None = None) -> str:

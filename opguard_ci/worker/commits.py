@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 from opguard_ci.config import Config
 from opguard_ci.errors import UntestableError, UsageError
-from opguard_ci.recipe import Target, parse_target, peek_profile
+from opguard_ci.recipe import PROFILES, Decoration, Target, parse_target, peek
 from opguard_ci.worker import client
 from opguard_ci.worker.cache import cache_folder
 from opguard_ci.worker.git import Repository
@@ -161,14 +161,22 @@ class Commits:
         return Run(folder, result, commit)
 
     def profile(self, job: Job) -> str:
-        """The profile that all commits run under: asked for, the project's, or the working tree's target's own."""
+        """The profile that all runs are made under: asked for, the recipe's own, the project's, or by kind."""
         if job.profile is not None:
             return job.profile
-        try:
-            own = peek_profile(job.target, job.cwd, str(self.repository.root))
-        except UsageError:
-            own = "observe"
-        return own if own != "observe" else self.config.profile or own
+        found = self.declared(job)
+        if found.profile in PROFILES:
+            return str(found.profile)
+        return self.config.profile or ("strict" if found.is_recipe else "observe")
+
+    def declared(self, job: Job) -> Decoration:
+        """What the working tree's source says about the target: whether it is a recipe, and its literal arguments."""
+        target = self._target(job)
+        return peek(target, target.search_path(job.cwd, str(self.repository.root)))
+
+    def _timeout(self, job: Job) -> float:
+        own = self.declared(job).literals.get("timeout")
+        return job.timeout or (float(own) if isinstance(own, (int, float)) and own > 0 else self.config.timeout)
 
     def environment_key(self, server: Server) -> str:
         """The environment key that a run on this server has now."""
@@ -221,7 +229,7 @@ class Commits:
             level=cast(Level, job.level),
             profile=cast(Profile, self.profile(job)),
             steps=job.steps,
-            timeout=job.timeout or self.config.timeout,
+            timeout=self._timeout(job),
             root=root,
         )
 
