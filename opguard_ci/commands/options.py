@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opguard_ci.commands.checkout import find_checkout
-from opguard_ci.determinism.profile import PROFILES
+from opguard_ci.recipe import LEVELS, PROFILES, parse_target, peek
 
 if TYPE_CHECKING:
     from opguard_ci.worker.request import RunRequest
@@ -21,9 +21,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--level",
-        choices=("full", "contract"),
-        default="full",
-        help="what is recorded: every operator with its inputs, or only the values at step ends (default: full)",
+        choices=LEVELS,
+        help="what is recorded: every operator with its inputs, or only the values at step ends "
+        "(default: a recipe's own, else full)",
     )
     parser.add_argument(
         "--profile",
@@ -34,28 +34,28 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=at_least(1), metavar="N", help="end the run after N steps")
     parser.add_argument("--allow-unseen", action="store_true", help="accept operators that capture could not see")
     parser.add_argument(
-        "--timeout", type=seconds, default=600.0, metavar="S", help="end the run after S seconds (default: 600)"
+        "--timeout", type=seconds, metavar="S", help="end the run after S seconds (default: a recipe's own, else 600)"
     )
 
 
 def run_request(args: argparse.Namespace, folder: str) -> RunRequest:
     """The request for one run of the target that writes its trace to ``folder``."""
-    from opguard_ci.recipe import parse_target
     from opguard_ci.worker.request import RunRequest
 
     cwd = Path.cwd()
-    parse_target(args.target, str(cwd))  # a mistake in it is told before anything is started
+    target = parse_target(args.target, str(cwd))  # a mistake in it is told before anything is started
     checkout = find_checkout(cwd)
+    own = peek(target, target.search_path(str(cwd), checkout.root)).literals
     return RunRequest(
         target=args.target,
         argv=args.target_arguments,
         cwd=str(cwd),
         output=str(cwd / folder),
-        level=args.level,
+        level=args.level or (own["level"] if own.get("level") in LEVELS else "full"),
         profile=args.profile,
         steps=args.steps,
         allow_unseen=args.allow_unseen,
-        timeout=args.timeout,
+        timeout=args.timeout or (float(own["timeout"]) if type(own.get("timeout")) in (int, float) else 600.0),
         root=checkout.root,
         commit=checkout.commit,
         tree=checkout.tree,

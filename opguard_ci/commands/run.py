@@ -72,7 +72,9 @@ def refuse_used_folder(folder: str) -> None:
 
 def _remove_beginning(folder: Path, is_new: bool) -> None:
     """Undo what was written before a request turned out to be wrong, so that the corrected one can use the folder."""
+    if not folder.is_dir():
+        return
     for file in [folder / "manifest.json", *folder.glob("events-*.arrows")]:
         file.unlink(missing_ok=True)
-    if is_new and folder.is_dir() and not any(folder.iterdir()):
+    if is_new and not any(folder.iterdir()):
         folder.rmdir()

@@ -86,7 +86,7 @@ def _list(value: object, kind: type[Item]) -> list[Item]:
 
 def _blocks(divergence: Divergence) -> list[Line]:
     before, after = _list(divergence.get("before"), str), _list(divergence.get("after"), str)
-    if before == after or {*before, *after} == {divergence.get("op")}:
+    if before == after or all(op == divergence.get("op") for op in (*before, *after)):
         return []
     rows = max(len(before), len(after))
     cells = [["reference", "candidate"]]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.cli.command import opguard_json
 
 TRAINING = """\
 import sys
@@ -97,3 +100,21 @@ def project(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
     (tmp_path / "training.py").write_text(TRAINING)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A folder with ``training.py`` and the traces ``good``, ``again`` and ``edited`` (another eps)."""
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "training.py").write_text(TRAINING)
+    for name, function in (("good", "train"), ("again", "train"), ("edited", "edited")):
+        words = ["run", f"training.py:{function}", "-o", name]
+        code, document = opguard_json(*words, cwd=folder, OPGUARD_CACHE=str(cache), OPGUARD_SERVER_IDLE="30")
+        assert code == 0, document
+    return folder
+
+
+@pytest.fixture
+def traces(recorded: Path, tmp_path: Path) -> Path:
+    """A copy of the recorded traces, to be damaged at will."""
+    return shutil.copytree(recorded, tmp_path / "traces")

@@ -11,15 +11,6 @@ import pytest
 from tests.cli.command import environment, opguard, opguard_json
 
 
-@pytest.fixture
-def traces(project: Path) -> Path:
-    """The traces ``good``, ``again`` and ``edited`` (another eps of the layer norm)."""
-    for name, function in (("good", "train"), ("again", "train"), ("edited", "edited")):
-        code, document = opguard_json("run", f"training.py:{function}", "-o", name, cwd=project)
-        assert code == 0, document
-    return project
-
-
 def edit_manifest(trace: Path, **changes: object) -> None:
     file = trace / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))

@@ -49,6 +49,40 @@ def test_contract_level(project: Path) -> None:
     assert (code, document["level"], document["steps"]) == (0, "contract", 3)
 
 
+RECIPE = """\
+import time
+from opguard_ci import recipe
+from training import train
+
+@recipe(steps=2, level="contract", timeout=8)
+def tiny():
+    yield from train()
+
+@recipe(steps=9, profile="observe")
+def promises_more():
+    yield from train()
+
+@recipe(steps=1, timeout=1.5)
+def slow():
+    time.sleep(60)
+    yield from train()
+"""
+
+
+def test_recipe_says_how_it_is_run(project: Path) -> None:
+    """Level, profile, steps and timeout of ``@recipe`` hold where the command line names none."""
+    (project / "recipes.py").write_text(RECIPE)
+    code, document = opguard_json("run", "recipes.py:tiny", "-o", "a", cwd=project)
+    assert (code, document["level"], document["profile"], document["steps"]) == (0, "contract", "strict", 2)
+    code, document = opguard_json("run", "recipes.py:tiny", "-o", "b", "--level", "full", cwd=project)
+    assert (code, document["level"]) == (0, "full")
+    code, document = opguard_json("run", "recipes.py:promises_more", "-o", "c", cwd=project)
+    assert (code, document["error"]["slug"], document["profile"]) == (4, "too-few-steps", "observe")
+    code, document = opguard_json("run", "recipes.py:slow", "-o", "d", cwd=project)
+    assert (code, document["error"]["slug"]) == (4, "timeout")
+    assert "1.5 s" in document["error"]["message"]
+
+
 def test_in_process(project: Path) -> None:
     """``--in-process`` gives the same numbers without a server, and still one object on standard output."""
     code, document = opguard_json("run", "training.py:train", "-o", "a", "--in-process", cwd=project)
@@ -71,9 +105,10 @@ def test_in_process(project: Path) -> None:
     ],
 )
 def test_targets_that_do_not_exist(target: str, slug: str, project: Path) -> None:
-    """A target that is not there is the caller's mistake."""
+    """A target that is not there is the caller's mistake, and leaves no folder behind."""
     code, document = opguard_json("run", target, "-o", "a", cwd=project)
     assert (code, document["verdict"], document["error"]["slug"]) == (2, "error", slug)
+    assert not (project / "a").exists()
 
 
 @pytest.mark.parametrize("target", ["raises", "nothing", "exits"])

@@ -172,7 +172,8 @@ Next
 
 def test_run_with_finding() -> None:
     """A finding of a single run is a block of the same form as a divergence."""
-    finding = divergence(cause="hidden-mutation", op="mylib.scale.default", detail="argument 0", side=None)
+    op = "mylib.scale.default"
+    finding = divergence(cause="hidden-mutation", op=op, detail="argument 0", before=[], after=[op])
     run = {
         "schema": 1,
         "verdict": "findings",
@@ -189,6 +190,7 @@ def test_run_with_finding() -> None:
     assert "what        hidden-mutation: argument 0\n" in shown
     assert "9 of 10 operators fingerprinted; without fingerprint: aten._sparse_mm.default\n" in shown
     assert "\nNotes\n  - 2 loader workers\n" in shown
+    assert "operators   reference" not in shown
 
 
 @pytest.mark.parametrize("cause", CAUSES)
