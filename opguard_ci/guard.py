@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .compare.verdict import compare_traces
 from .config import Config, load_config
-from .errors import UsageError
-from .trace.reader import read_trace
+from .errors import IncomparableError, UsageError
+from .reference import Reference, References, Wanted
+from .store.golden import Golden, Goldens, numerics_digest
+from .store.recipes import recipe_id, relative_target
+from .trace.model import SCHEMA
+from .trace.reader import Trace, read_trace
+from .worker.cache import cache_folder
 from .worker.commits import Commits, Job, Run
 from .worker.git import Repository
+from .worker.history import commits_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +37,19 @@ class Checked:
 class Project:
     """A checkout with its settings. Open it as a context manager: it holds a git reader and a tree of the cache."""
 
-    def __init__(self, cwd: str | os.PathLike[str]) -> None:
+    def __init__(self, cwd: str | os.PathLike[str], *, golden: str | None = None) -> None:
+        """``golden``: a folder relative to ``cwd`` that takes the place of the project's own."""
         self.repository = Repository(cwd)
         self.root: Path = self.repository.root
         self.config: Config = load_config(self.root)
+        if golden is not None:
+            self.config = replace(self.config, golden=os.path.relpath(Path(cwd, golden).resolve(), self.root))
         self.commits = Commits(self.repository, self.config)
+        elsewhere = [cache_folder() / "objects"]
+        if self.config.objects is not None:
+            elsewhere.insert(0, self.root / self.config.objects)
+        self.goldens = Goldens(self.root / self.config.golden, elsewhere)
+        self.references = References(self.repository, self.goldens, self.config.reference_branch, self.config.missing)
 
     def __enter__(self) -> Project:
         return self
@@ -51,14 +64,21 @@ def compare_runs(reference: Run, candidate: Run) -> dict[str, Any]:
 
     A run that broke off is still compared as far as it came: a difference before that is a difference.
     """
-    for side, run in (("reference", reference), ("candidate", candidate)):
-        if not (run.trace / "manifest.json").exists():
-            return untestable(side, run)
-    document = compare_traces(read_trace(run_path(reference)), read_trace(run_path(candidate))).to_json()
-    if document["verdict"] in ("identical", "equivalent"):
-        for side, run in (("reference", reference), ("candidate", candidate)):
-            if not run.testable:
-                return untestable(side, run)
+    if not (reference.trace / "manifest.json").exists():
+        return untestable("reference", reference)
+    document = compare_with(read_trace(reference.trace), candidate)
+    if document["verdict"] in ("identical", "equivalent") and not reference.testable:
+        return untestable("reference", reference)
+    return document
+
+
+def compare_with(reference: Trace, candidate: Run) -> dict[str, Any]:
+    """The verdict object about a run, against a trace."""
+    if not (candidate.trace / "manifest.json").exists():
+        return untestable("candidate", candidate)
+    document = compare_traces(reference, read_trace(candidate.trace)).to_json()
+    if document["verdict"] in ("identical", "equivalent") and not candidate.testable:
+        return untestable("candidate", candidate)
     return document
 
 
@@ -70,49 +90,141 @@ def run_path(run: Run) -> str:
 def untestable(side: str, run: Run) -> dict[str, Any]:
     """The verdict object for a run that could not be made."""
     outcome = run.result.outcome
+    document = _nothing_compared("untestable", f"{side}: {run.reason}", *outcome.get("notes", ()))
+    document[side]["commit"] = run.commit
+    document["coverage"] = outcome.get("coverage", {})
+    document["error"] = {
+        "side": side,
+        "slug": outcome.get("slug", "untestable"),
+        "message": outcome.get("message", ""),
+        "traceback": outcome.get("traceback", ""),
+    }
+    return document
+
+
+def _nothing_compared(verdict: str, *notes: str) -> dict[str, Any]:
     return {
-        "schema": 1,
-        "verdict": "untestable",
-        "reference": {"commit": run.commit if side == "reference" else None, "environment": None},
-        "candidate": {"commit": run.commit if side == "candidate" else None, "environment": None},
+        "schema": SCHEMA,
+        "verdict": verdict,
+        "reference": {"commit": None, "environment": None},
+        "candidate": {"commit": None, "environment": None},
         "first_divergence": None,
         "contract": [],
         "transient": [],
         "findings": [],
         "structure": {"inserted": 0, "removed": 0, "moved": 0},
-        "coverage": outcome.get("coverage", {}),
-        "notes": [f"{side}: {run.reason}", *outcome.get("notes", ())],
-        "error": {
-            "side": side,
-            "slug": outcome.get("slug", "untestable"),
-            "message": outcome.get("message", ""),
-            "traceback": outcome.get("traceback", ""),
-        },
+        "coverage": {},
+        "notes": list(notes),
     }
 
 
-def against_commit(project: Project, job: Job, revision: str) -> Checked:
-    """Compare the working tree with a commit that is run again here, or was before under the same conditions.
+def check(project: Project, job: Job, wanted: Wanted) -> Checked:
+    """Compare a target, as the working tree has it, with the reference that counts (DESIGN 8).
 
     Raises:
-        UsageError: The revision names no commit, or the clone is too shallow to have it.
+        UsageError: The revision names no commit, a golden is damaged, the clone is too shallow, the target is none.
 
     """
-    commit = project.repository.resolve(revision)
-    reference = project.commits.at(job, commit)
+    recipe = recipe_id(job.target, job.cwd, str(project.root))
+    key = project.commits.environment_key(project.commits.server(job))
+    chosen = project.references.choose(recipe, key, wanted)
+    try:
+        document = _against(project, job, chosen)
+    except IncomparableError as error:
+        if chosen.kind != "golden":
+            raise
+        unusable = f"The golden of this environment does not count: {error.message}"
+        document = _against(project, job, project.references.choose(recipe, key, wanted, unusable=unusable))
+    target = relative_target(job.target, job.cwd, str(project.root))
+    facts = {"profile": project.commits.profile(job), "environment": key}
+    return Checked(job.target, {"recipe": recipe, "target": target, **document, **facts})
+
+
+def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:
+    if chosen.kind == "none":
+        return {**_nothing_compared("no-reference", chosen.why), "missing": chosen.missing}
     candidate = project.commits.here(job)
-    document = compare_runs(reference, candidate)
-    document["reference"] = {**document["reference"], "kind": "commit", "commit": commit, "cached": reference.cached}
-    return Checked(job.target, document)
+    if chosen.golden is not None:
+        document = _against_golden(project, job, chosen.golden, candidate)
+    else:
+        assert chosen.commit is not None
+        reference = project.commits.at(job, chosen.commit)
+        document = compare_runs(reference, candidate)
+        facts = {"kind": "commit", "commit": chosen.commit, "cached": reference.cached, "trace": run_path(reference)}
+        document["reference"] = {**document["reference"], **facts}
+    document["candidate"]["trace"] = run_path(candidate)
+    if chosen.why:
+        document["notes"] = [chosen.why, *document["notes"]]
+    if document["verdict"] == "diverged":
+        _look_closer(project, job, candidate, document)
+    return document
 
 
-def targets_of(project: Project, given: Sequence[str], cwd: str) -> list[Job]:
-    """The jobs for the given targets, or for the project's configured recipes."""
-    if given:
-        return [Job(target, cwd) for target in given]
-    if not project.config.recipes:
-        raise UsageError(
-            "no-targets",
-            "No target was given and [tool.opguard] recipes is empty: name a target, or list your recipes.",
-        )
-    return [Job(target, str(project.root)) for target in project.config.recipes]
+def _against_golden(project: Project, job: Job, golden: Golden, candidate: Run) -> dict[str, Any]:
+    manifest = golden.trace.manifest
+    notes = []
+    if manifest["argv"] != list(job.argv):
+        notes.append(f"The golden was recorded with the arguments {manifest['argv']}, this run has {list(job.argv)}.")
+    trace = str(golden.path)
+    try:
+        document = compare_with(golden.trace, candidate)
+    except UsageError as error:
+        if error.slug != "events-missing":
+            raise
+        commit = project.references.commit_of(golden)
+        again = None if commit is None else project.commits.at(job, commit)
+        if again is not None and again.testable and _same_numerics(golden, again):
+            notes.append("The golden's events are not on this machine: its commit was run again to find the operator.")
+            document, trace = compare_runs(again, candidate), run_path(again)
+        else:
+            document = _by_digest(golden, candidate)
+    latest = golden.latest
+    facts = {"kind": "golden", "commit": latest.commit, "environment": golden.key, "path": str(golden.path),
+             "who": latest.who, "when": latest.when, "why": latest.why, "trace": trace}  # fmt: skip
+    document["reference"] = {**document["reference"], **facts}
+    document["notes"] = [*notes, *document["notes"]]
+    return document
+
+
+def _same_numerics(golden: Golden, run: Run) -> bool:
+    return numerics_digest(golden.trace.manifest) == numerics_digest(read_trace(run.trace).manifest)
+
+
+def _by_digest(golden: Golden, candidate: Run) -> dict[str, Any]:
+    """The verdict that the digests alone allow."""
+    if not candidate.testable:
+        return untestable("candidate", candidate)
+    note = "The golden's events are not on this machine, and its commit does not compute here what it holds."
+    if _same_numerics(golden, candidate):
+        return _nothing_compared("equivalent", f"{note} Every contract value is equal.")
+    same_key = golden.key == read_trace(candidate.trace).manifest["environment"]["key"]
+    return _nothing_compared("diverged" if same_key else "environment", f"{note} Some contract values differ.")
+
+
+def _look_closer(project: Project, job: Job, candidate: Run, document: dict[str, Any]) -> None:
+    """Tell a target that changed from one that does not repeat itself, and name the commits that declare a change."""
+    again = project.commits.here(job, instance=1)
+    if again.testable:
+        repeated = compare_runs(candidate, again)
+        if repeated["verdict"] == "diverged":
+            document.update(verdict="unstable", first_divergence=repeated["first_divergence"])
+            document["notes"].append(
+                "The working tree does not repeat itself from one process to the next, so nothing follows from a "
+                "difference to the reference; the divergence shown is that between its own two runs."
+            )
+            return
+    declared = _declared(project, job, str(document["reference"]["commit"]))
+    if declared:
+        document["declared"] = declared
+        named = ", ".join(commit[:12] for commit in declared)
+        document["notes"].append(f"A change of this recipe's numerics is declared by {named}.")
+
+
+def _declared(project: Project, job: Job, since: str) -> list[str]:
+    """The commits since the reference whose message says that they change this recipe's numbers."""
+    recipe = recipe_id(job.target, job.cwd, str(project.root))
+    try:
+        commits = commits_between(project.repository, since, project.repository.head())
+    except UsageError:
+        return []  # a golden's commit may be gone
+    return [commit.hash for commit in commits if recipe in commit.rebaselines]
