@@ -167,7 +167,8 @@ def test_reads_and_writes_belong_to_their_events() -> None:
 def test_each_section_has_its_digest(section: str, key: str) -> None:
     """Name, value and spec count, in this section's digest only; absent sections have none."""
     found = digests([contract_event(section, "a", 1), contract_event(section, "b", 2)])
-    assert sorted(found) == sorted([key, "operators"])
+    own = [key] if section in ("gradient", "rng") else [key, "contract"]
+    assert sorted(found) == sorted([*own, "operators"])
     assert len(found[key]) == 32
     assert found["operators"] == {}
     others = [
@@ -198,11 +199,27 @@ def test_phases_and_lengths_of_digests() -> None:
     assert all(len(digest) == 32 for digest in found["operators"].values())
 
 
+def test_the_contract_digest_knows_values_and_no_names() -> None:
+    """Other words mean another contract whatever things are called; a renaming, a gradient or a generator is not one."""
+    found = digests([contract_event("parameter", "a", 1), contract_event("loss", "loss", 2)])["contract"]
+    renamed = [contract_event("loss", "total", 2), contract_event("parameter", "weight", 1)]
+    soft = [contract_event("gradient", "grad.a", 3), contract_event("rng", "cpu", 4)]
+    assert digests([*renamed, *soft])["contract"] == found
+    others = [
+        [contract_event("parameter", "a", 1)],
+        [contract_event("parameter", "a", 2), contract_event("loss", "loss", 1)],
+        [contract_event("buffer", "a", 1), contract_event("loss", "loss", 2)],
+        [contract_event("parameter", "a", 1), contract_event("parameter", "b", 1), contract_event("loss", "loss", 2)],
+    ]
+    assert len({found, *(digests(other)["contract"] for other in others)}) == 5
+
+
 def test_digests_do_not_change_from_version_to_version() -> None:
     """Goldens hold digests: this one must stay, or the schema number must change."""
     found = digests([an_event(), contract_event("loss", "loss", 7)])
     assert found == {
         "loss": "57c20a4e1af6fb016f1e3382b15b71a1",
+        "contract": "1f4bbfcb6b6eefd664a7fba638021881",
         "operators": {"forward": "ae11a4d08975255f5edc4325a962a7a6"},
     }
 
