@@ -136,8 +136,9 @@ def check(project: Project, job: Job, wanted: Wanted) -> Checked:
         unusable = f"The golden of this environment does not count: {error.message}"
         document = _against(project, job, project.references.choose(recipe, key, wanted, unusable=unusable))
     target = relative_target(job.target, job.cwd, str(project.root))
-    facts = {"profile": project.commits.profile(job), "environment": key}
-    return Checked(job.target, {"recipe": recipe, "target": target, **document, **facts})
+    file = project.commits.file(job)
+    facts = {"file": file and os.path.relpath(file, project.root), "profile": project.commits.profile(job)}
+    return Checked(job.target, {"recipe": recipe, "target": target, **document, **facts, "environment": key})
 
 
 def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:

@@ -11,7 +11,20 @@ from typing import Any, Final
 
 from opguard_ci.report.layout import Line
 
-VERBS: Final = ("demo", "doctor", "run", "replay", "compare", "bisect", "history", "show")
+VERBS: Final = (
+    "demo",
+    "doctor",
+    "run",
+    "replay",
+    "compare",
+    "check",
+    "bless",
+    "log",
+    "prune",
+    "bisect",
+    "history",
+    "show",
+)
 """Names of the modules in this package that are verbs, in the order of the help."""
 
 EXIT_CODES: Final = {

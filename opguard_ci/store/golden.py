@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -65,10 +65,6 @@ class Goldens:
         self.folder = folder
         self._elsewhere = tuple(objects)
 
-    def recipes(self) -> list[str]:
-        """The ids of all recipes that have a golden."""
-        return sorted({file.parent.name for file in self.folder.glob("*/*.json")})
-
     def keys(self, recipe: str) -> list[str]:
         """The environment keys that a recipe has goldens for."""
         return sorted(file.stem for file in (self.folder / recipe).glob("*.json"))
@@ -113,15 +109,33 @@ class Goldens:
         _write(path, manifest_text(document).encode())
         return Golden(path, read_trace(path, objects=self._elsewhere))
 
-    def unused_objects(self) -> list[Path]:
-        """Event files in the repository's folder that no golden names."""
-        named = {
-            str(entry.get("sha256"))
-            for file in self.folder.glob("*/*.json")
-            for entry in read_trace(file).manifest["objects"].values()
-        }
-        files = sorted((self.folder / "objects").glob("*"))
-        return [file for file in files if _SHA256.fullmatch(file.name) and file.name not in named]
+    def prunable(self, live: Collection[str] | None, keys: Collection[str]) -> list[tuple[Path, str]]:
+        """Files that may go, each with the reason: goldens of recipes not in ``live`` (None: all live), goldens of
+        these environment ``keys``, and events in the repository that no golden that stays names.
+
+        Raises ``IncomparableError`` while a golden of another version lies here: what it names is not known.
+        """
+        found: list[tuple[Path, str]] = []
+        named: set[str] = set()
+        for file in sorted(self.folder.glob("*/*.json")):
+            manifest = read_trace(file).manifest
+            if live is not None and file.parent.name not in live:
+                found.append((file, "no configured recipe has this id"))
+            elif file.stem in keys:
+                found.append((file, "of the environment given"))
+            else:
+                named |= {str(entry["sha256"]) for entry in manifest["objects"].values()}
+        for file in sorted((self.folder / "objects").glob("*")):
+            if _SHA256.fullmatch(file.name) and file.name not in named:
+                found.append((file, "no golden names it"))
+        return found
+
+    def remove(self, files: Collection[Path]) -> None:
+        """Delete files that ``prunable`` named, and folders that this leaves empty."""
+        for file in files:
+            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                file.parent.rmdir()
 
     def path(self, recipe: str, key: str) -> Path:
         """Where the golden of a recipe in an environment lies."""

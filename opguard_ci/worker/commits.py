@@ -246,7 +246,7 @@ class Commits:
             if place.startswith(".."):
                 raise UsageError("bad-pin", f"{name} lies outside of the repository and cannot be laid over a commit.")
             pins[place] = _read(root / place)
-        file = self._file(job)
+        file = self.file(job)
         if file is not None and self._is_inside(file):
             place = os.path.relpath(file, root)
             held = {os.fsdecode(entry.path) for entry in self.repository.entries(commit)}
@@ -266,7 +266,7 @@ class Commits:
                 raise
             return Target(job.target, Path(job.cwd, path).absolute(), None, function or None)
 
-    def _file(self, job: Job) -> Path | None:
+    def file(self, job: Job) -> Path | None:
         """The target's file in the working tree, if it has one there."""
         target = self._target(job)
         if target.file is not None:
@@ -328,14 +328,14 @@ class Commits:
 
     def _paths(self, job: Job) -> list[str]:
         """The tracked paths that matter: the configured ones and the target's own file; empty means all."""
-        file = self._file(job)
+        file = self.file(job)
         if not self.config.paths or file is None or not self._is_inside(file):
             return list(self.config.paths)
         return [*self.config.paths, os.path.relpath(file, self.repository.root)]
 
     def _outside(self, job: Job) -> str:
         """The content of a target file that no commit holds."""
-        file = self._file(job)
+        file = self.file(job)
         return "" if file is None or self._is_inside(file) else hashlib.sha256(file.read_bytes()).hexdigest()
 
     def _new_folder(self) -> Path:
