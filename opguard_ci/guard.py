@@ -64,22 +64,40 @@ def compare_runs(reference: Run, candidate: Run) -> dict[str, Any]:
 
     A run that broke off is still compared as far as it came: a difference before that is a difference.
     """
-    if not (reference.trace / "manifest.json").exists():
+    if not _has_trace(reference):
         return untestable("reference", reference)
-    document = compare_with(read_trace(reference.trace), candidate)
-    if document["verdict"] in ("identical", "equivalent") and not reference.testable:
+    trace = read_trace(reference.trace)
+    document = compare_with(trace, candidate)
+    if not reference.testable and not (_has_trace(candidate) and _differ_before_the_end(trace, candidate)):
         return untestable("reference", reference)
+    notes = [f"reference: {note}" for note in reference.result.outcome.get("notes", ())]
+    document["notes"] += [note for note in notes if note not in document["notes"]]
     return document
 
 
 def compare_with(reference: Trace, candidate: Run) -> dict[str, Any]:
     """The verdict object about a run, against a trace."""
-    if not (candidate.trace / "manifest.json").exists():
+    if not _has_trace(candidate):
+        return untestable("candidate", candidate)
+    if not candidate.testable and not _differ_before_the_end(reference, candidate):
         return untestable("candidate", candidate)
     document = compare_traces(reference, read_trace(candidate.trace)).to_json()
-    if document["verdict"] in ("identical", "equivalent") and not candidate.testable:
-        return untestable("candidate", candidate)
+    notes = [f"candidate: {note}" for note in candidate.result.outcome.get("notes", ())]
+    document["notes"] += [note for note in notes if note not in document["notes"]]
     return document
+
+
+def _has_trace(run: Run) -> bool:
+    return (run.trace / "manifest.json").exists()
+
+
+def _differ_before_the_end(reference: Trace, candidate: Run) -> bool:
+    """Whether a step differs that both sides brought to its end; a run that broke off has not ended its last one."""
+    ended = []
+    for manifest in (reference.manifest, read_trace(candidate.trace).manifest):
+        steps = manifest["steps"] if manifest["complete"] else manifest["steps"][:-1]
+        ended.append({entry["step"]: entry["digests"].get("contract") for entry in steps})
+    return any(ended[1].get(step, digest) != digest for step, digest in ended[0].items())
 
 
 def run_path(run: Run) -> str:
