@@ -1,25 +1,24 @@
-"""``opguard demo``: builds a small training project, changes it, and finds the operator that the change reached."""
+"""``opguard demo``: builds a small training project with a history, and finds the commit that changed its numbers."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opguard_ci.commands import Result
 from opguard_ci.commands.options import at_least
 from opguard_ci.commands.run import refuse_used_folder
-from opguard_ci.errors import UntestableError
-from opguard_ci.report.layout import Line, paragraph, title
-from opguard_ci.report.text import render
+from opguard_ci.report.bisect import render_bisect
+from opguard_ci.report.layout import Line, field, paragraph, title
+from opguard_ci.report.progress import steps_shown
 
 if TYPE_CHECKING:
-    from opguard_ci.demo.changes import Planted
+    from opguard_ci.demo.history import History
 
 NAME: Final = "demo"
-HELP: Final = "build a small training project, change one line of it, and find what the change did"
+HELP: Final = "build a small git history, change its numbers in one commit, and find that commit"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,75 +26,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="picks the change: 0, 1, 2, … go through all kinds"
     )
-    parser.add_argument("--keep", metavar="DIR", help="leave project and traces in DIR (default: they are removed)")
-
-
-def run(args: argparse.Namespace) -> Result:
-    """Capture the project as it was and as it is, and compare; 0 only if the verdict names what was planted."""
-    from opguard_ci.demo.changes import plant
-
-    with ExitStack() as stack:
-        if args.keep is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="opguard-demo-")))
-        else:
-            refuse_used_folder(args.keep)
-            folder = Path(args.keep).absolute()
-        planted = plant(args.seed)
-        document = compare_versions(planted, folder)
-    found = planted.is_found_in(document)
-    document["planted"] = {
-        "op": planted.change.op,
-        "kind": planted.change.kind,
-        "file": planted.change.file,
-        "line": planted.line,
-    }
-    if args.keep is not None:
-        for side, name in (("reference", "before"), ("candidate", "after")):
-            document[side]["trace"] = str(Path(args.keep) / f"trace-{name}")
-    return Result(
-        document, (*_introduction(planted), *render(document), *_conclusion(planted, found)), 0 if found else 1
+    parser.add_argument(
+        "--keep", metavar="DIR", help="where the history goes (default: a folder among temporary files)"
     )
 
 
-def compare_versions(planted: Planted, folder: Path) -> dict[str, Any]:
-    """Write the project before and after its change, run both under capture, and compare the traces."""
-    from opguard_ci.compare import compare_traces
-    from opguard_ci.trace.reader import read_trace
-
-    traces = {
-        name: _capture(files, folder / name, folder / f"trace-{name}")
-        for name, files in (("before", planted.files_before), ("after", planted.files_after))
-    }
-    return compare_traces(read_trace(traces["before"]), read_trace(traces["after"])).to_json()
-
-
-def _capture(files: dict[str, str], project: Path, trace: Path) -> Path:
+def run(args: argparse.Namespace) -> Result:
+    """Check the last commit against the first, then bisect; 0 only if commit and operator are the planted ones."""
+    from opguard_ci.bisect.driver import BisectOptions, bisect
     from opguard_ci.demo.changes import TARGET
-    from opguard_ci.worker import client
-    from opguard_ci.worker.request import RunRequest
+    from opguard_ci.demo.history import build
+    from opguard_ci.guard import Project, check
+    from opguard_ci.reference import Wanted
+    from opguard_ci.worker.commits import Job
 
-    for name, text in files.items():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text, encoding="utf-8")
-    result = client.run(RunRequest(TARGET, cwd=str(project), output=str(trace), root=str(project)))
-    if result.status != "ok":
-        outcome = result.outcome
-        raise UntestableError(outcome["slug"], outcome["message"], outcome.get("traceback", ""))
-    return trace
-
-
-def _introduction(planted: Planted) -> list[Line]:
-    change = planted.change
-    lines = [Line(f"Planted in {change.file}, line {planted.line}: {change.kind}", "title")]
-    lines += [Line(f"  - {line.strip()}") for line in planted.removed]
-    lines += [Line(f"  + {line.strip()}") for line in planted.added]
-    return [*lines, Line("")]
-
-
-def _conclusion(planted: Planted, found: bool) -> list[Line]:
-    if planted.change.op is None:
-        said = f"a refactor had to pass, and {'does' if found else 'does not'}"
+    if args.keep is not None:
+        refuse_used_folder(args.keep)
+        folder = Path(args.keep).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
     else:
-        wanted = " or ".join(op for op in (planted.change.op, planted.change.partner) if op)
-        said = f"{wanted} had to be named, and {'is' if found else 'is not'}"
-    return [*title("Demo"), *paragraph(said, style="good" if found else "bad")]
+        folder = Path(tempfile.mkdtemp(prefix="opguard-demo-"))
+    with steps_shown() as progress:
+        progress("building a git history")
+        history = build(folder, args.seed)
+        with Project(folder) as project:
+            job = Job(TARGET, str(folder))
+            progress("checking the last commit against the first")
+            checked = check(project, job, Wanted(commit=history.first))
+            document = bisect(project, job, history.first, "HEAD", BisectOptions(progress=progress))
+    found = is_found(history, document) and checked.verdict == "diverged"
+    document["repository"] = str(folder)
+    document["planted"] = {"commit": history.planted, "op": history.change.op, "kind": history.change.kind}
+    lines = [*_introduction(history), *_checked(history, checked.document), *render_bisect(document)]
+    return Result(document, (*lines, *_conclusion(history, found)), 0 if found else 1)
+
+
+def is_found(history: History, document: dict[str, Any]) -> bool:
+    """Whether a bisection names the planted commit and an operator that its change reaches first."""
+    named = document.get("divergence") or {}
+    wanted = {op for op in (history.change.op, history.change.partner) if op}
+    return document["first_bad"] == history.planted and bool(wanted & {named.get("op"), named.get("computes")})
+
+
+def _introduction(history: History) -> list[Line]:
+    return [
+        *title(f"A history of {history.num_commits} commits, one of which changes the numbers"),
+        *field("folder", str(history.folder)),
+        *field("planted", f"{history.change.kind} in {history.change.file}, commit {history.planted[:12]}"),
+        Line(""),
+    ]
+
+
+def _checked(history: History, document: dict[str, Any]) -> list[Line]:
+    first = document.get("first_divergence") or {}
+    seen = f"{document['verdict']} at {first['op']} in step {first['step']}" if first else str(document["verdict"])
+    return [
+        Line(f"$ opguard check train.py:train --reference {history.first[:12]}", "title"),
+        *paragraph(seen),
+        Line(""),
+        Line(f"$ opguard bisect --good {history.first[:12]} --bad HEAD train.py:train", "title"),
+    ]
+
+
+def _conclusion(history: History, found: bool) -> list[Line]:
+    wanted = " or ".join(op for op in (history.change.op, history.change.partner) if op)
+    said = f"commit {history.planted[:12]} with {wanted} had to be named, and {'is' if found else 'is not'}"
+    return [
+        *title("Demo"),
+        *paragraph(said, style="good" if found else "bad"),
+        *field("try", f"cd {history.folder}"),
+        *field("", f"opguard history {history.first[:12]}..HEAD train.py:train"),
+        *field("", f"git show {history.planted[:12]}"),
+        *field("", "opguard demo --seed 1"),
+    ]
