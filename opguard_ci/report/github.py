@@ -35,7 +35,7 @@ def error_commands(document: Mapping[str, Any], prefix: str = "", *, strict: boo
         file, line = user_line(result)
         properties = {"title": f"opguard: {clean(result['target'])}"}
         if file is not None:
-            properties |= {"file": prefix + file, "line": str(line)}
+            properties |= {"file": prefix + clean(file), "line": str(line)}
         written = ",".join(f"{name}={escape_property(value)}" for name, value in sorted(properties.items()))
         message = headline(result)
         if command := result.get("command"):
