@@ -1,0 +1,70 @@
+"""How the tests of a session are run: guard's runs of commits, with runs in pytest's own process and by pytest."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from opguard_ci.worker import client
+from opguard_ci.worker.commits import Commits, Job, Run
+from opguard_ci.worker.request import RunRequest, RunResult
+from opguard_ci.worker.servers import Server
+
+TEST_ENTRY = "pytest_opguard.reference:execute"
+
+
+class RecipeRuns(Commits):
+    """Runs of recipes."""
+
+    def is_kept(self, job: Job, commit: str) -> bool:
+        """Whether the commit's run need not be measured again."""
+        laid, _ = self._overlay(job, commit)
+        key = self._key(job, commit, laid, None, 0)
+        return self._runs.find(key, self.environment_key(self.server(job))) is not None
+
+    def request(self, job: Job) -> RunRequest:
+        """The request for a run of the working tree, into a new folder."""
+        folder = Path(tempfile.mkdtemp(prefix="here-", dir=self._scratch.name))
+        request = self._request(job, folder, job.cwd, str(self.repository.root), job.target)
+        return replace(request, commit=self.label())
+
+
+class InProcessRuns(RecipeRuns):
+    """Runs of the working tree in this process. They cannot be repeated in another one and be the same run."""
+
+    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False) -> Run:
+        """Run the target here and now; its errors pass by whoever holds the target (``node.holding``)."""
+        if instance:
+            return _not_repeated()
+        request = replace(self.request(job), check_finite=check_finite)
+        os.environ.update(self.config.env)
+        result = client.run_in_process(request)
+        return Run(Path(request.output), result, request.commit)
+
+
+class TestRuns(RecipeRuns):
+    """Runs of an ordinary test: pytest runs it in the child, and its ``opguard`` fixture records."""
+
+    __test__ = False
+    recorded: Run | None = None
+    """The candidate, recorded in this process while the test ran."""
+
+    def server(self, job: Job, instance: int = 0) -> Server:
+        """A server whose children run pytest."""
+        with self._environment():
+            return Server.connect(self.profile(job), instance=instance, entry=TEST_ENTRY)
+
+    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False) -> Run:
+        """What was recorded; for ``instance`` 1 a run in a child."""
+        if instance == 0:
+            assert self.recorded is not None
+            return self.recorded
+        return super().here(job, instance=instance, check_finite=check_finite)
+
+
+def _not_repeated() -> Run:
+    outcome: dict[str, Any] = {"slug": "in-process", "message": "A run in pytest's process is made once.", "notes": []}
+    return Run(Path(os.devnull), RunResult("untestable", outcome, os.devnull, 0.0), None)
