@@ -11,6 +11,7 @@ from opguard_ci.report.clean import clean
 from opguard_ci.report.layout import Line, count, field, paragraph, table, title
 
 _SHORT: Final = 12
+_DIGEST: Final = 8
 
 
 def render_blessed(document: Mapping[str, Any]) -> tuple[Line, ...]:
@@ -65,7 +66,7 @@ def render_pruned(document: Mapping[str, Any]) -> tuple[Line, ...]:
 
 
 def _change(entry: Mapping[str, Any]) -> str:
-    new = clean(entry["new"])[:_SHORT]
-    if entry["old"] is None:
+    new, old = clean(entry["new"])[:_DIGEST], entry["old"]
+    if old is None:
         return f"{new} (new)"
-    return f"{new} (unchanged)" if entry["old"] == entry["new"] else f"{clean(entry['old'])[:_SHORT]} -> {new}"
+    return f"{new} (unchanged)" if old == entry["new"] else f"{clean(old)[:_DIGEST]} -> {new}"
