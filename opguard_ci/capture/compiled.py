@@ -10,30 +10,15 @@ import torch
 import xxhash
 
 from ..trace.model import KINDS
-from .recorder import Call
-from .schema import OpInfo
+from .call import Call
+from .schema import OpInfo, opaque
 from .session import Session
+from .text import READ, WRITTEN, Arguments
 
 _REGION: Final = KINDS.index("region")
 
 
-def _info(name: str) -> OpInfo:
-    return OpInfo(
-        name=name,
-        kind=_REGION,
-        order=(),
-        positional=(),
-        defaults={},
-        written=frozenset(("mutated",)),
-        overwrites=frozenset(),
-        random=False,
-        host=False,
-        builtin=False,
-        skipped=False,
-    )
-
-
-_FORWARD, _BACKWARD = _info("inductor.forward"), _info("inductor.backward")
+_FORWARD, _BACKWARD = (opaque(f"inductor.{way}", _REGION, ("mutated",)) for way in ("forward", "backward"))
 
 
 def compiled_graph(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,25 +26,47 @@ def compiled_graph(session: Session, original: Callable[..., Any]) -> Callable[.
 
     @functools.wraps(original)
     def __call__(graph: Any, inputs: Any) -> Any:
-        if not session.active:
+        lane = session.lane
+        if session.closed or lane.silent:
             return original(graph, inputs)
-        mutated = set(getattr(graph, "mutated_input_idxs", ()))
-        given = [(n, held) for n, held in enumerate(inputs) if isinstance(held, torch.Tensor)]
-        tensors = [held for _, held in given]
-        owners = ["mutated" if n in mutated else "input" for n, _ in given]
-        call = Call(session, _BACKWARD if torch._C._current_graph_task_id() != -1 else _FORWARD)
-        call.before(_text(graph, inputs), tensors, owners, session.default_generator(tensors, {}))
-        call.release_inputs()
-        del given, tensors
-        session.lane.in_region += 1
+        info = _BACKWARD if torch._C._current_graph_task_id() != -1 else _FORWARD
+        call = _begin(session, info, graph, inputs)
+        lane.silent += 1
         try:
             result = original(graph, inputs)
+        except BaseException:
+            if call is not None:
+                call.abandon()
+            raise
         finally:
-            session.lane.in_region -= 1
-        call.after(result)
+            lane.silent -= 1
+        if call is not None:
+            try:
+                call.after(result)
+            except Exception as error:
+                call.abandon()
+                session.defect(info, error)
         return result
 
     return __call__
+
+
+def _begin(session: Session, info: OpInfo, graph: Any, inputs: Any) -> Call | None:
+    try:
+        mutated = set(getattr(graph, "mutated_input_idxs", ()))
+        given = Arguments()
+        given.tensors = [held for held in inputs if isinstance(held, torch.Tensor)]
+        given.marks = [
+            WRITTEN if n in mutated else READ for n, held in enumerate(inputs) if isinstance(held, torch.Tensor)
+        ]
+        given.text = _text(graph, inputs)
+        call = Call(session, info, given)
+        call.before({})
+        call.release_inputs()
+    except Exception as error:
+        session.defect(info, error)
+        return None
+    return call
 
 
 def _text(graph: Any, inputs: Any) -> str:

@@ -104,10 +104,10 @@ def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
     from torch._inductor.output_code import CompiledFxGraph
 
     def start(_args: Any) -> None:
-        session.lane.compiling += 1
+        session.lane.silent += 1
 
     def end(_args: Any) -> None:
-        session.lane.compiling = max(0, session.lane.compiling - 1)
+        session.lane.silent = max(0, session.lane.silent - 1)
 
     callback_handler.register_start_callback(start)
     stack.callback(callback_handler.remove_start_callback, start)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from ..trace.model import KINDS
-from .text import default_text
+from .text import Template, default_text
 
 _OP, _VIEW, _COPY, _ALLOC = (KINDS.index(kind) for kind in ("op", "view", "copy", "alloc"))
+
+BREADCRUMB_BYTES: Final = 256
 
 _ALLOCATIONS: Final = frozenset(
     [
@@ -21,13 +23,12 @@ _ALLOCATIONS: Final = frozenset(
         "new_empty",
         "new_empty_strided",
         "empty_permuted",
-        "resize_",
-        "resize_as_",
-        "_resize_output_",
         "_empty_affine_quantized",
         "_empty_per_channel_affine_quantized",
     ]
 )
+_RESIZES: Final = frozenset(("resize_", "resize_as_", "_resize_output_"))
+"""Keep the bytes that there are, and may add some that nobody has written."""
 _VIEWS_WITHOUT_ALIAS: Final = frozenset(
     ["_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "set_", "detach_", "alias"]
 )
@@ -52,6 +53,17 @@ _OVERWRITES: Final = frozenset(
         "set_",
     ]
 )
+_UNDECLARED: Final = frozenset(
+    (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "_native_batch_norm_legit",
+        "_fused_moving_avg_obs_fq_helper",
+        "_thnn_fused_lstm_cell",
+    )
+)
+"""Built-in operators known to write arguments that their schema calls read-only."""
 _HOST: Final = frozenset(("_local_scalar_dense", "equal", "is_nonzero", "allclose"))
 
 
@@ -70,41 +82,79 @@ class OpInfo:
     """Names of the arguments that the schema says are written."""
     overwrites: frozenset[str]
     """Those of ``written`` whose old content does not matter."""
+    generators: frozenset[str]
+    """Names of the arguments that are random generators."""
     random: bool
     host: bool
     builtin: bool
     """From torch's own namespaces; other operators may do anything to generators and arguments."""
+    trusted: bool
+    """Built in, and not known to write what its schema calls read-only."""
+    resizes: bool
     skipped: bool
+    crumb: bytes
+    """The name as it is left for crash reports."""
+    templates: dict[Any, Template] = field(default_factory=dict, compare=False)
+    """Texts of its calls, by which arguments are passed."""
 
 
 def describe(func: Any) -> OpInfo:
     """The facts about an OpOverload or a higher-order operator."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return OpInfo(str(func), _OP, (), (), {}, frozenset(), frozenset(), False, False, False, False)
+        return opaque(str(func), _OP)
     namespace, _, base = schema.name.partition("::")
     written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     out = frozenset(a.name for a in schema.arguments if a.is_out)
     first = schema.arguments[0].name if schema.arguments else ""
     overwrites = (written & {first} if base in _OVERWRITES else frozenset()) | (written & out)
-    defaults = {a.name: default_text(a.default_value) for a in schema.arguments if a.has_default_value()}
+    builtin = namespace in ("aten", "prims", "prim", "profiler", "_c10d_functional", "c10d")
     return OpInfo(
         name=str(func),
         kind=_kind(base, schema, bool(written)),
         order=tuple(a.name for a in schema.arguments),
         positional=tuple(a.name for a in schema.arguments if not a.kwarg_only),
-        defaults=defaults,
+        defaults={a.name: default_text(a.default_value) for a in schema.arguments if a.has_default_value()},
         written=written,
         overwrites=overwrites,
+        generators=frozenset(a.name for a in schema.arguments if "Generator" in str(a.type)),
         random=torch.Tag.nondeterministic_seeded in func.tags,
         host=base in _HOST,
-        builtin=namespace in ("aten", "prims", "prim", "profiler", "_c10d_functional", "c10d"),
+        builtin=builtin,
+        trusted=builtin and base not in _UNDECLARED,
+        resizes=base in _RESIZES,
         skipped=namespace == "profiler",
+        crumb=_crumb(str(func)),
     )
 
 
+def opaque(name: str, kind: int, written: tuple[str, ...] = ()) -> OpInfo:
+    """The facts about something without a schema: it may do anything."""
+    return OpInfo(
+        name=name,
+        kind=kind,
+        order=(),
+        positional=(),
+        defaults={},
+        written=frozenset(written),
+        overwrites=frozenset(),
+        generators=frozenset(),
+        random=False,
+        host=False,
+        builtin=False,
+        trusted=False,
+        resizes=False,
+        skipped=False,
+        crumb=_crumb(name),
+    )
+
+
+def _crumb(name: str) -> bytes:
+    return name.encode("utf-8", "replace")[: BREADCRUMB_BYTES - 1] + b"\0"
+
+
 def _kind(base: str, schema: Any, writes: bool) -> int:
-    if base in _ALLOCATIONS:
+    if base in _ALLOCATIONS or base in _RESIZES:
         return _ALLOC
     if base in _COPIES:
         return _COPY

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
+import os
 import threading
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
 from .fingerprint import cpu
-from .fingerprint.tensors import Unhashable, value
+from .fingerprint.tensors import Unhashable, quiet, value
 from .finite import is_finite
-from .links import Memory
+from .links import Memory, read
 from .provenance import Modules, Origins, Stacks
-from .schema import OpInfo, describe
+from .schema import BREADCRUMB_BYTES, OpInfo, describe
 
 if TYPE_CHECKING:
+    from .call import Call, ReadRow, WriteRow
     from .contract import Entry
-    from .recorder import Call, WriteRow
 
 _CONTRACT: Final = KINDS.index("contract")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
-_BREADCRUMB_BYTES: Final = 256
+_STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
+_HEADS: Final = (
+    "lane",
+    "phase",
+    "kind",
+    "op",
+    "args",
+    "module",
+    "stack",
+    "key",
+    "flags",
+    "generator",
+    "state_before",
+    "state_after",
+)
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
 
 
@@ -35,8 +51,7 @@ class _Lane(threading.local):
     number = NULL
     loading = 0
     optimizing = 0
-    compiling = 0
-    in_region = 0
+    silent = 0  # in a compiler or inside a compiled region: operators are no events of their own
     making_workers = 0
 
 
@@ -66,18 +81,17 @@ class Session:
         self._write_step = write_step
         self._num_lanes = 0
         self._num_events = 0
-        self._table = StepTable(0, 0, self.strings)
-        self._op_ids: dict[str, int] = {}
+        self.num_calls: dict[str, int] = {}
+        self._rows: list[tuple[int, ...]] = []
+        self._reads: list[ReadRow] = []
+        self._writes: list[WriteRow] = []
+        self._first = 0  # number of this step's first event
         self._specs: dict[tuple[Any, ...], int] = {}
+        self._constants: dict[int, frozenset[int] | None] = {}  # by spec; None: all values are weak
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
         self._crumbs: mmap.mmap | None = None
 
     # What the recorder asks on every operator
-
-    @property
-    def active(self) -> bool:
-        """Whether operators of this thread are events of their own: not in a compiler, not inside a compiled region."""
-        return not self.closed and not self.lane.compiling and not self.lane.in_region
 
     def describe(self, func: Any) -> OpInfo:
         """The facts about an operator, read from its schema once."""
@@ -106,18 +120,28 @@ class Session:
             if not tensor.is_cpu:
                 text += f" {tensor.device.type}"
             found = self._specs[key] = self.strings.spec(text)
+            if tensor.numel() <= 4 or tensor.dtype in cpu.EXACT_INTEGERS:
+                self._constants[found] = None
+            elif tensor.is_cpu and tensor.layout is torch.strided:
+                self._constants[found] = cpu.constants(tensor.dtype, tensor.nbytes)
+            else:
+                self._constants[found] = frozenset()
         return found
 
-    def breadcrumb(self, text: str) -> None:
+    def is_weak(self, spec: int, found: int) -> bool:
+        """Whether a value occurs everywhere and so proves nothing (verdict.md, rule 3)."""
+        constants = self._constants[spec]
+        return constants is None or found in constants
+
+    def breadcrumb(self, name: bytes) -> None:
         """Leave the name of the operator that starts now where it survives a crash."""
         if self._crumbs is not None:
-            data = text.encode("utf-8", "replace")[: _BREADCRUMB_BYTES - 1]
-            self._crumbs[: len(data) + 1] = data + b"\0"
+            self._crumbs[: len(name)] = name
 
     def leave_breadcrumbs_in(self, path: str) -> None:
         """Use a file of 256 bytes for the breadcrumbs."""
         with Path(path).open("r+b") as file:
-            self._crumbs = mmap.mmap(file.fileno(), _BREADCRUMB_BYTES)
+            self._crumbs = mmap.mmap(file.fileno(), BREADCRUMB_BYTES)
 
     def enter_forked_child(self) -> None:
         """Note that we are a fork of the run: what it computes is not recorded, but that it computes is noted."""
@@ -139,6 +163,14 @@ class Session:
     def unhashed(self, op: str, reason: Unhashable) -> None:
         """Note that a tensor of ``op`` could not be fingerprinted."""
         self.unhashed_operators.setdefault(op, str(reason))
+
+    def defect(self, info: OpInfo, error: Exception) -> None:
+        """Our own recorder failed on an operator: the run goes on as it would have, and nothing is proved by it."""
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(where.filename)}:{where.lineno}"  # noqa: PTH119 - text, not a file
+        self.unseen.add(
+            f"{info.name}, on which the recorder itself failed ({type(error).__name__} at {place}: {error})"
+        )
 
     # Generators
 
@@ -183,53 +215,30 @@ class Session:
 
     def append(self, call: Call, writes: list[WriteRow], draw: tuple[int, int, int]) -> None:
         """Append the event of a finished call. The lock is held."""
-        info, table = call.info, self._table
-        op = self._op_ids.get(info.name)
-        if op is None:
-            op = self._op_ids[info.name] = self.strings.op(info.name)
+        strings = self.strings
         self.num_operators += 1
         if not any(flags & UNHASHED for *_, flags in writes):
             self.num_hashed += 1
-        self._append_head(call.phase, call.kind, op, self.strings.args(call.text))
-        table.module.append(call.module)
-        table.stack.append(call.stack)
-        table.key.append(NULL)
-        table.flags.append(call.flags)
-        table.generator.append(draw[0])
-        table.state_before.append(draw[1])
-        table.state_after.append(draw[2])
-        for found, spec, flags, writers in call.reads:
-            table.read_value.append(found)
-            table.read_spec.append(spec)
-            table.read_flags.append(flags)
-            table.writers += writers
-            table.writer_offsets.append(len(table.writers))
-        for found, spec, slot, flags in writes:
-            table.write_value.append(found)
-            table.write_spec.append(spec)
-            table.write_slot.append(slot)
-            table.write_flags.append(flags)
-        table.read_offsets.append(len(table.read_value))
-        table.write_offsets.append(len(table.write_value))
+        place = (call.module, call.stack, NULL, call.flags)
+        op, args = strings.op(call.info.name), strings.args(call.text)
+        self._append((self.lane_number(), call.phase, call.kind, op, args, *place, *draw), call.reads, writes)
 
-    def _append_head(self, phase: int, kind: int, op: int, args: int) -> None:
-        table = self._table
+    def _append(self, row: tuple[int, ...], reads: list[ReadRow], writes: list[WriteRow]) -> None:
         self._num_events += 1
-        table.lane.append(self.lane_number())
-        table.phase.append(phase)
-        table.kind.append(kind)
-        table.op.append(op)
-        table.args.append(args)
+        self._reads += reads
+        self._writes += writes
+        self._rows.append((*row, len(self._reads), len(self._writes)))
 
     def record_contract(self, entries: Iterable[Entry]) -> None:
         """Append one event per contract value, as it is now."""
-        with _disable_current_modes(), torch.no_grad(), self.lock:
-            for entry in entries:
-                self._append_entry(entry)
+        with quiet(), self.lock:
+            if not self.closed:
+                lane, phase = self.lane_number(), self.phase()
+                for entry in entries:
+                    self._append_entry(entry, lane, phase)
 
-    def _append_entry(self, entry: Entry) -> None:
-        table, strings = self._table, self.strings
-        held = entry.held
+    def _append_entry(self, entry: Entry, lane: int, phase: int) -> None:
+        strings, held = self.strings, entry.held
         if self.nonfinite is not None and not is_finite(held):
             self.nonfinite.append(f"step {self.step}: {entry.name}")
         found, flags = NO_VALUE, 0
@@ -238,50 +247,63 @@ class Session:
             spec = self.spec(held)
             try:
                 found = value(held)
-                writers, flags = self.memory.read(held, found)
+                place = self.memory.place(held)
+                if place is not None:
+                    place[0].state = place[0].state or entry.section in _STATE_SECTIONS
+                    writers, flags = read(place, found)
             except Unhashable as reason:
                 self.unhashed(f"contract {entry.name}", reason)
         else:
             spec = strings.spec(type(held).__name__)
             found, flags = cpu.of_text(repr(held)), OUTSIDE
-        self._append_head(self.phase(), _CONTRACT, strings.op(entry.section), strings.args(entry.name))
-        table.module.append(NULL)
-        table.stack.append(NULL)
-        table.key.append(NULL if entry.key is None else strings.key(entry.key))
-        table.flags.append(0)
-        table.generator.append(NULL)
-        table.state_before.append(0)
-        table.state_after.append(0)
-        table.read_value.append(found)
-        table.read_spec.append(spec)
-        table.read_flags.append(flags)
-        table.writers += writers
-        table.writer_offsets.append(len(table.writers))
-        table.read_offsets.append(len(table.read_value))
-        table.write_offsets.append(len(table.write_value))
+        op, args = strings.op(entry.section), strings.args(entry.name)
+        key = NULL if entry.key is None else strings.key(entry.key)
+        row = (lane, phase, _CONTRACT, op, args, NULL, NULL, key, 0, NULL, 0, 0)
+        self._append(row, [(found, spec, flags, writers)], [])
+
+    def _take_table(self) -> StepTable:
+        """The step collected so far, as columns. The lock is held."""
+        table = StepTable(self.step, self._first, self.strings)
+        if self._rows:
+            *heads, read_ends, write_ends = map(list, zip(*self._rows, strict=True))
+            for name, column in zip(_HEADS, heads, strict=True):
+                setattr(table, name, column)
+            table.read_offsets += read_ends
+            table.write_offsets += write_ends
+        if self._reads:
+            values, specs, flags, writers = zip(*self._reads, strict=True)
+            table.read_value, table.read_spec, table.read_flags = list(values), list(specs), list(flags)
+            table.writers = list(itertools.chain.from_iterable(writers))
+            table.writer_offsets += itertools.accumulate(map(len, writers))
+        if self._writes:
+            columns = map(list, zip(*self._writes, strict=True))
+            table.write_value, table.write_spec, table.write_slot, table.write_flags = columns
+        self._rows, self._reads, self._writes = [], [], []
+        self._first = self._num_events
+        return table
 
     # Steps
 
     def relabel_step(self, step: int) -> None:
         """Give the step that is being collected another number (what ran before ``mark_step(0)`` was setup)."""
         with self.lock:
-            self.step = self._table.step = step
+            self.step = step
             if step < 0:
-                table = self._table
-                table.phase = [_SETUP if phase == _FORWARD else phase for phase in table.phase]
+                self._rows = [(row[0], _SETUP if row[1] == _FORWARD else row[1], *row[2:]) for row in self._rows]
 
     def end_step(self, following: int) -> None:
         """Write the step collected so far and begin another."""
         with self.lock:
-            table, self.step = self._table, following
-            self._table = StepTable(following, self._num_events, self.strings)
+            table = self._take_table()
+            self.step = following
+            self.memory.sweep()
         self._write_step(table)
-        self.memory.sweep()
 
     def close(self) -> None:
         """Write what is left; later operators are no longer recorded."""
         with self.lock:
-            table, self.closed = self._table, True
+            table = self._take_table()
+            self.closed = True
         if len(table):
             self._write_step(table)
         if self._crumbs is not None:

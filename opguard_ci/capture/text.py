@@ -6,6 +6,8 @@ by state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -16,56 +18,128 @@ if TYPE_CHECKING:
 
 _MAX_TEXT: Final = 4000
 
+# How a call treats a tensor argument.
+READ, WRITTEN, OVERWRITTEN = range(3)
 
-def argument_text(
-    info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor], owners: list[str]
-) -> tuple[str, torch.Generator | None]:
-    """The text of a call and the generator among its arguments; fills ``tensors`` and the argument that holds each."""
-    parts: dict[str, str] = {}
-    generator: torch.Generator | None = None
-    names = info.positional
-    for position, argument in enumerate(args):
-        name = names[position] if position < len(names) else f"arg{position}"
-        if isinstance(argument, torch.Generator):
-            generator = argument
-        else:
-            parts[name] = _text(argument, name, tensors, owners)
-    for name, argument in kwargs.items():
-        if isinstance(argument, torch.Generator):
-            generator = argument
-        else:
-            parts[name] = _text(argument, name, tensors, owners)
-    for name, default in info.defaults.items():
-        if name not in parts and name != "generator":
-            parts[name] = default
-    if kwargs and info.order:  # as in the schema, whichever way an argument was passed
-        parts = {name: parts[name] for name in info.order if name in parts}
-    text = ", ".join([f"{name}={text}" for name, text in parts.items()])
+_NUMBERS: Final = tuple(f"%{number}" for number in range(64))
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The text of calls that pass the same arguments, whatever their values."""
+
+    marks: tuple[int, ...]
+    """How the call treats each argument that is passed, in the order of the call."""
+    text: str
+    """With a place for each argument."""
+    order: tuple[int, ...] | None
+    """Which arguments the text shows, where that is not all of them in the order of the call."""
+
+
+class Arguments:
+    """What was passed in one call."""
+
+    __slots__ = ("generator", "marks", "plain", "tensors", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.tensors: list[torch.Tensor] = []
+        self.marks: list[int] = []  # how the call treats each tensor
+        self.generator: torch.Generator | None = None
+        self.plain = True  # no tensor is of a subclass
+
+
+def arguments(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """Take the arguments of a call apart."""
+    key = (len(args), *kwargs) if kwargs else len(args)
+    template = info.templates.get(key)
+    if template is None:
+        template = info.templates[key] = _template(info, len(args), tuple(kwargs))
+    found = Arguments()
+    tensors, marks = found.tensors, found.marks
+    texts: list[str] = []
+    for argument, mark in zip((*args, *kwargs.values()) if kwargs else args, template.marks, strict=True):
+        kind = type(argument)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            number = len(tensors)
+            tensors.append(argument)
+            marks.append(mark)
+            texts.append(_NUMBERS[number] if number < 64 else f"%{number}")
+            continue
+        write = _WRITERS.get(kind)
+        texts.append(write(argument) if write is not None else _text(argument, mark, found))
+    if template.order is not None:
+        texts = [texts[position] for position in template.order]
+    text = template.text % tuple(texts)
     if len(text) > _MAX_TEXT:
         text = f"{text[:_MAX_TEXT]}… #{xxhash.xxh3_128_hexdigest(text.encode('utf-8', 'surrogatepass'))}"
-    return text, generator
+    found.text = text
+    return found
 
 
-def _text(argument: Any, name: str, tensors: list[torch.Tensor], owners: list[str]) -> str:
+def _template(info: OpInfo, num_positional: int, keywords: tuple[str, ...]) -> Template:
+    names = [*info.positional[:num_positional]]
+    names += [f"arg{position}" for position in range(len(names), num_positional)]
+    names += keywords
+    marks = tuple(
+        OVERWRITTEN if name in info.overwrites else WRITTEN if name in info.written else READ for name in names
+    )
+    pieces = {name: f"{_escaped(name)}=%s" for name in names}
+    for name, default in info.defaults.items():
+        pieces.setdefault(name, f"{_escaped(name)}={_escaped(default)}")
+    places = [name for name in info.order if name in pieces] + [name for name in pieces if name not in info.order]
+    places = [name for name in places if name not in info.generators]
+    shown = tuple(names.index(name) for name in places if name in names)
+    return Template(
+        marks, ", ".join(pieces[name] for name in places), None if shown == tuple(range(len(names))) else shown
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _text(argument: Any, mark: int, into: Arguments) -> str:
+    write = _WRITERS.get(type(argument))
+    if write is not None:
+        return write(argument)
     if isinstance(argument, torch.Tensor):
-        tensors.append(argument)
-        owners.append(name)
-        return f"%{len(tensors) - 1}"
-    if argument is None or isinstance(argument, (bool, int, float, complex, str)):
-        return repr(argument)
+        into.plain = into.plain and type(argument) in (torch.Tensor, torch.nn.Parameter)
+        into.tensors.append(argument)
+        into.marks.append(mark)
+        return f"%{len(into.tensors) - 1}"
     if isinstance(argument, (list, tuple)):
-        return "[" + ", ".join([_text(item, name, tensors, owners) for item in argument]) + "]"
+        return "[" + ", ".join([_text(item, mark, into) for item in argument]) + "]"
     if isinstance(argument, dict):
-        return "{" + ", ".join(f"{key!r}: {_text(item, name, tensors, owners)}" for key, item in argument.items()) + "}"
-    if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)):
-        return str(argument).removeprefix("torch.")
-    if isinstance(argument, torch.device):
-        return str(argument)
+        return "{" + ", ".join(f"{key!r}: {_text(item, mark, into)}" for key, item in argument.items()) + "}"
+    if isinstance(argument, torch.Generator):
+        into.generator = argument
+        return "generator"
+    if isinstance(argument, (bool, int, float, complex, str)):
+        return repr(argument)
     if isinstance(argument, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return str(argument)
-    return type(argument).__name__  # generators in lists, storages, script objects, functions: an address says nothing
+    return type(argument).__name__  # storages, script objects, functions: an address says nothing
+
+
+def _short(argument: object) -> str:
+    return str(argument).removeprefix("torch.")
+
+
+_WRITERS: Final[dict[type, Callable[[Any], str]]] = {
+    type(None): repr,
+    bool: repr,
+    int: repr,
+    float: repr,
+    complex: repr,
+    str: repr,
+    torch.dtype: _short,
+    torch.layout: _short,
+    torch.memory_format: _short,
+    torch.device: str,
+}
 
 
 def default_text(value: object) -> str:
     """The text of a schema's default, as the same value would read when it is passed."""
-    return _text(value, "", [], [])
+    return _text(value, READ, Arguments())

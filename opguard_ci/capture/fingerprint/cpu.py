@@ -1,4 +1,4 @@
-"""Fingerprints of CPU tensors: XXH3 over the logical contiguous bytes, told apart by dtype.
+"""Fingerprints of host memory: XXH3 over the logical contiguous bytes, told apart by dtype.
 
 The value of a tensor is the fingerprint of its bytes in logical order, whatever its strides, offset or alignment,
 mixed with a constant of its dtype. Shape is not part of it (a reshape keeps the value) but the number of bytes is.
@@ -7,9 +7,13 @@ mixed with a constant of its dtype. Shape is not part of it (a reshape keeps the
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 
@@ -33,9 +37,13 @@ EXACT_INTEGERS: Final = frozenset(
 _MAX_CONSTANT: Final = 1 << 28
 """Larger tensors are not asked whether they are constant; they are no less compared."""
 _BLOCK: Final = 1 << 16
+_CHUNK: Final = 1 << 22
+"""Bytes of a strided tensor that are copied at a time."""
+_WORDS: Final = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "V16"}
 
+_digest: Final[Callable[[Any], int]] = xxhash.xxh3_64_intdigest
 _salts: dict[torch.dtype, int] = {}
-_array_types: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
+_buffers: dict[int, Any] = {}
 _constants: dict[tuple[torch.dtype, int], frozenset[int]] = {}
 
 
@@ -43,55 +51,99 @@ def salt(dtype: torch.dtype) -> int:
     """The 64-bit constant that tells equal bytes of different dtypes apart."""
     number = _salts.get(dtype)
     if number is None:
-        number = _salts[dtype] = int(xxhash.xxh3_64_intdigest(str(dtype).encode()))
+        number = _salts[dtype] = int(_digest(str(dtype).encode()))
     return number
 
 
 def of_bytes(data: bytes, dtype: torch.dtype) -> int:
     """The fingerprint of raw little-endian bytes seen as ``dtype``. Never 0."""
-    return (int(xxhash.xxh3_64_intdigest(data)) ^ salt(dtype)) or 1
+    return (int(_digest(data)) ^ salt(dtype)) or 1
 
 
 def of_text(text: str) -> int:
     """The fingerprint of something that is no tensor (a number, a spec)."""
-    return int(xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))) or 1
+    return int(_digest(text.encode("utf-8", "surrogatepass"))) or 1
 
 
 def of_memory(pointer: int, nbytes: int, dtype: torch.dtype) -> int:
     """The fingerprint of ``nbytes`` bytes of host memory. Never 0."""
-    kind = _array_types.get(nbytes)
-    if kind is None:
-        if len(_array_types) > 4096:
-            _array_types.clear()
-        kind = _array_types[nbytes] = ctypes.c_char * nbytes
-    return (int(xxhash.xxh3_64_intdigest(kind.from_address(pointer))) ^ (_salts.get(dtype) or salt(dtype))) or 1
+    buffer = _buffers.get(nbytes) or _buffer(nbytes)
+    return (_digest(buffer(pointer)) ^ (_salts.get(dtype) or salt(dtype))) or 1
 
 
-def is_constant(value: int, dtype: torch.dtype, nbytes: int) -> bool:
-    """Whether ``value`` is that of a tensor of this dtype and size with all elements 0 or all 1."""
-    key = (dtype, nbytes)
-    known = _constants.get(key)
-    if known is None:
-        if len(_constants) > 4096:
-            _constants.clear()
-        known = _constants[key] = _constant_values(dtype, nbytes)
-    return value in known
+def _buffer(nbytes: int) -> Any:
+    """A function from an address to a buffer of so many bytes."""
+    if len(_buffers) > 4096:
+        _buffers.clear()
+    made = _buffers[nbytes] = (ctypes.c_char * nbytes).from_address
+    return made
 
 
-def _constant_values(dtype: torch.dtype, nbytes: int) -> frozenset[int]:
-    if nbytes > _MAX_CONSTANT:
-        return frozenset()
-    return frozenset(_repeated(pattern, nbytes, dtype) for pattern in (bytes(dtype.itemsize), _one(dtype)) if pattern)
+def of_strided(pointer: int, layout: tuple[Sequence[int], Sequence[int]], dtype: torch.dtype, flips: int = 0) -> int:
+    """The fingerprint of the elements of a strided tensor in logical order, copied a piece at a time. Never 0.
+
+    ``layout``: shape and strides, in elements. ``flips``: 1 to negate each element, 2 to conjugate, 3 for both.
+    """
+    shape, strides = layout
+    size = dtype.itemsize
+    span = size * (1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)))
+    buffer = (_buffers.get(span) or _buffer(span))(pointer)
+    words = np.ndarray(tuple(shape), _WORDS[size], buffer, 0, tuple(stride * size for stride in strides))
+    if not flips and words.nbytes <= _CHUNK:
+        return (_digest(np.ascontiguousarray(words)) ^ salt(dtype)) or 1
+    state: Any = xxhash.xxh3_64()
+    for piece in _pieces(words):
+        copied = np.ascontiguousarray(piece)
+        state.update(_flipped(copied, dtype, flips) if flips else copied)
+    return (int(state.intdigest()) ^ salt(dtype)) or 1
 
 
-def _repeated(pattern: bytes, nbytes: int, dtype: torch.dtype) -> int:
-    """The fingerprint of ``nbytes`` bytes of a repeated pattern, made without holding them."""
+def _pieces(words: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """The array in pieces of about ``_CHUNK`` bytes, in logical order."""
+    if words.nbytes <= _CHUNK or not words.ndim:
+        yield words
+        return
+    rows = _CHUNK // max(1, math.prod(words.shape[1:]) * words.itemsize)
+    if rows:
+        for first in range(0, len(words), rows):
+            yield words[first : first + rows]
+        return
+    for row in words:
+        yield from _pieces(row)
+
+
+def _flipped(words: npt.NDArray[Any], dtype: torch.dtype, flips: int) -> npt.NDArray[Any]:
+    """A copy with the sign bits flipped that a lazy negation (1) or conjugation (2) stands for."""
+    width = dtype.itemsize // 2 if dtype.is_complex else dtype.itemsize
+    parts = np.frombuffer(words.tobytes(), _WORDS[width]).copy()
+    sign = parts.dtype.type(1 << (8 * width - 1))
+    if flips & 1:
+        parts ^= sign
+    if flips & 2:
+        parts[1::2] ^= sign
+    return parts
+
+
+def of_constant(pattern: bytes, nbytes: int, dtype: torch.dtype) -> int:
+    """The fingerprint of ``nbytes`` bytes of a repeated pattern, made without holding them. Never 0."""
     block = pattern * max(1, min(nbytes, _BLOCK) // len(pattern))
     state = xxhash.xxh3_64()
     for _ in range(nbytes // len(block)):
         state.update(block)
     state.update(block[: nbytes % len(block)])
     return (int(state.intdigest()) ^ salt(dtype)) or 1
+
+
+def constants(dtype: torch.dtype, nbytes: int) -> frozenset[int]:
+    """The fingerprints of the tensors of this dtype and size whose elements are all 0, or all 1."""
+    key = (dtype, nbytes)
+    known = _constants.get(key)
+    if known is None:
+        if len(_constants) > 4096:
+            _constants.clear()
+        patterns = (bytes(dtype.itemsize), _one(dtype)) if nbytes <= _MAX_CONSTANT else ()
+        known = _constants[key] = frozenset(of_constant(pattern, nbytes, dtype) for pattern in patterns if pattern)
+    return known
 
 
 def _one(dtype: torch.dtype) -> bytes:

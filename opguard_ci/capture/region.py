@@ -1,0 +1,183 @@
+"""The memory of one storage: its last writers, byte by byte, and what was last seen in it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Geometry = tuple[Any, ...]
+"""(lo, hi, dtype) of a contiguous view, in bytes; with shape and strides, in elements, of any other."""
+
+_MAX_WRITES: Final = 256
+_MAX_SEEN: Final = 4096
+_MAX_TAINTED: Final = 64
+_OVERLAP_WORK: Final = 10_000
+"""How much numpy may search for a common byte of two strided views before they count as overlapping."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """Writes that are still visible: bytes ``lo`` to ``hi``, all of them (dense) or the elements of a strided view."""
+
+    lo: int
+    hi: int
+    events: tuple[int, ...]
+    geometry: Geometry | None  # None: dense
+
+
+class Region:
+    """Bytes by offset. ``foreign``: made by nobody we saw, such as numpy or a file's mapping."""
+
+    __slots__ = (
+        "foreign",
+        "fresh",
+        "nbytes",
+        "owned",
+        "pointer",
+        "seen",
+        "state",
+        "tainted",
+        "version",
+        "writes",
+        "writing",
+    )
+
+    def __init__(self, pointer: int = 0, nbytes: int = 0, *, foreign: bool = False) -> None:
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self.foreign = foreign
+        self.fresh = False  # allocated, and not yet written by a recorded operator
+        self.version = 0  # counts recorded writes
+        self.writing = 0  # operators that are writing it now
+        self.writes: list[_Written] = []
+        self.seen: dict[Geometry, int] = {}  # what the bytes of a view were when last written or read
+        self.tainted: list[tuple[int, int]] = []
+        self.owned = False  # written by a recorded operator at least once
+        self.state = False  # holds a parameter, buffer or optimizer state
+
+    def remember(self, geometry: Geometry, value: int) -> None:
+        """Note what the bytes of a view are."""
+        seen = self.seen
+        if len(seen) >= _MAX_SEEN and geometry not in seen:
+            for old in list(seen)[: _MAX_SEEN // 2]:
+                del seen[old]
+        seen[geometry] = value
+
+    def changed(self, lo: int, hi: int) -> None:
+        """Note that these bytes changed though nobody we saw wrote them.
+
+        Memory of somebody else's is theirs to refill, and so is memory that we saw allocated and nothing more: what
+        they put there comes from outside. Other memory, and what holds the state of the training, was overwritten.
+        """
+        if (self.foreign or self.fresh) and not self.state:
+            self.foreign = True
+            self.writes = [piece for old in self.writes for piece in _beside(old, lo, hi)]
+            return
+        self.tainted.append((lo, hi))
+        if len(self.tainted) > _MAX_TAINTED:
+            self.tainted = [(min(a for a, _ in self.tainted), max(b for _, b in self.tainted))]
+
+    def record_write(self, geometry: Geometry, lo: int, hi: int, dense: bool, event: int) -> None:
+        """Note that ``event`` wrote these bytes."""
+        self.owned = True
+        self.version += 1
+        if self.seen:
+            self.seen = {g: v for g, v in self.seen.items() if g[1] <= lo or g[0] >= hi}
+        if not dense:
+            self.writes = [old for old in self.writes if old.geometry != geometry]
+            self.writes.append(_Written(lo, hi, (event,), geometry))
+        else:
+            if self.tainted:
+                self.tainted = [piece for span in self.tainted for piece in _subtract(span, lo, hi)]
+            kept = [piece for old in self.writes for piece in _beside(old, lo, hi)] if self.writes else []
+            kept.append(_Written(lo, hi, (event,), None))
+            self.writes = kept
+        if len(self.writes) > _MAX_WRITES:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Keep the older half as one: any of them may be the writer of any of their bytes."""
+        half = len(self.writes) // 2
+        old = self.writes[:half]
+        events = tuple(dict.fromkeys(event for one in old for event in one.events))
+        self.writes[:half] = [_Written(min(one.lo for one in old), max(one.hi for one in old), events, None)]
+
+    def writers(self, geometry: Geometry, lo: int, hi: int, dense: bool) -> tuple[int, ...]:
+        """The events that last wrote bytes of this view, oldest first.
+
+        Exact, but that a strided write is never forgotten because others covered it piece by piece.
+        """
+        writes = self.writes
+        if len(writes) == 1:
+            only = writes[0]
+            if only.geometry is None and only.lo <= lo and hi <= only.hi and lo < hi:
+                return only.events
+        found: list[tuple[int, ...]] = []
+        for old in reversed(writes):
+            if old.lo >= hi or lo >= old.hi or not _meet(old, geometry, dense):
+                continue
+            found.append(old.events)
+            if old.geometry is None:
+                if old.lo <= lo and hi <= old.hi:
+                    break
+            elif not dense and old.geometry == geometry:
+                break
+        return tuple(dict.fromkeys(event for events in reversed(found) for event in events))
+
+    def is_tainted(self, lo: int, hi: int) -> bool:
+        """Whether bytes of this span were changed by nobody we saw."""
+        return any(a < hi and lo < b for a, b in self.tainted)
+
+
+def _meet(old: _Written, geometry: Geometry, dense: bool) -> bool:
+    """Whether a write and a view whose spans overlap have a byte in common."""
+    if dense and old.geometry is None:
+        return True
+    mine = _bytes(geometry[:3] if dense else geometry)
+    theirs = _bytes(old.geometry or (old.lo, old.hi, None))
+    try:
+        return bool(np.shares_memory(mine, theirs, max_work=_OVERLAP_WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Bytes:
+    """Memory that numpy may reason about but that nobody reads."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _bytes(geometry: Geometry) -> Any:
+    lo, hi, dtype, *layout = geometry
+    shape, strides = layout or ((hi - lo,), (1,))
+    size = dtype.itemsize if layout else 1
+    interface = {
+        "data": ((1 << 32) + lo, True),
+        "shape": shape,
+        "strides": tuple(stride * size for stride in strides),
+        "typestr": f"|V{size}",
+        "version": 3,
+    }
+    return np.asarray(_Bytes(interface))
+
+
+def _beside(old: _Written, lo: int, hi: int) -> list[_Written]:
+    """What a later write of all bytes from ``lo`` to ``hi`` leaves of an older one."""
+    if old.hi <= lo or old.lo >= hi:
+        return [old]
+    if old.geometry is None:
+        return [_Written(a, b, old.events, None) for a, b in _subtract((old.lo, old.hi), lo, hi)]
+    return [old] if old.lo < lo or old.hi > hi else []
+
+
+def _subtract(span: tuple[int, int], lo: int, hi: int) -> list[tuple[int, int]]:
+    """What is left of ``span`` without ``lo`` to ``hi``."""
+    a, b = span
+    if b <= lo or a >= hi:
+        return [span]
+    return [piece for piece in ((a, min(b, lo)), (max(a, hi), b)) if piece[0] < piece[1]]
