@@ -28,6 +28,8 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@actionlint=$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v actionlint) && "$$actionlint" || \
+		{ [ -z "$$actionlint" ] && echo "actionlint is not installed; the workflows are only checked by tests" >&2; }
 
 bench: $(INSTALLED)
 	$(BIN)/python tests/benchmarks/capture.py
