@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 TARGET: Final = "train.py:train"
 
@@ -77,46 +75,7 @@ REFACTORS: Final = (
 CHANGES: Final = FAULTS + REFACTORS
 
 
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """The project before and after a change: paths to texts, and the lines of ``change.file`` that differ.
-
-    ``line`` is the number of the first of them, before the change.
-    """
-
-    files_before: dict[str, str]
-    files_after: dict[str, str]
-    change: Change
-    line: int
-    removed: tuple[str, ...]
-    added: tuple[str, ...]
-
-    def is_found_in(self, verdict: dict[str, Any]) -> bool:
-        """Whether the object that compare prints names what was planted."""
-        if self.change.op is None:
-            return verdict["verdict"] in {"identical", "equivalent"}
-        first = verdict["first_divergence"]
-        return verdict["verdict"] == "diverged" and any(
-            op in {first["op"], first.get("computes")} for op in (self.change.op, self.change.partner) if op
-        )
-
-
 def project() -> dict[str, str]:
     """The files of the demo's project, by path."""
     files = sorted(_TEMPLATE.rglob("*.py"))
     return {file.relative_to(_TEMPLATE).as_posix(): file.read_text(encoding="utf-8") for file in files}
-
-
-def plant(seed: int) -> Planted:
-    """Change the project in the way that ``seed`` picks: seeds 0, 1, 2, … go through all kinds in turn."""
-    change = CHANGES[seed % len(CHANGES)]
-    new = random.Random(seed).choice(change.new)
-    before = project()
-    text = before[change.file]
-    changed = text.replace(change.old, new)
-    diff = list(difflib.ndiff(text.splitlines(), changed.splitlines()))
-    removed = tuple(line[2:] for line in diff if line.startswith("- "))
-    added = tuple(line[2:] for line in diff if line.startswith("+ "))
-    pairs = zip(text.splitlines(), changed.splitlines(), strict=False)
-    line = next(number for number, (old, new) in enumerate(pairs, start=1) if old != new)
-    return Planted(before, before | {change.file: changed}, change, line, removed, added)

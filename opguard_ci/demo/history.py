@@ -77,6 +77,8 @@ class _Builder:
 
     def _refactoring(self, refactor: Change) -> Callable[[], None]:
         def edit() -> None:
+            if refactor.old not in self.files[refactor.file]:  # the planted change stands in the same line
+                return
             self._apply(refactor, refactor.new[0])
             self._commit(f"Refactor: {refactor.kind.replace('-', ' ')}")
 

@@ -6,7 +6,8 @@ import ast
 
 import pytest
 
-from opguard_ci.demo.changes import CHANGES, FAULTS, REFACTORS, plant, project
+from opguard_ci.demo.changes import CHANGES, FAULTS, REFACTORS, project
+from tests.demo.planted import plant
 
 KINDS = [change.kind for change in CHANGES]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opguard_ci.commands.demo import compare_versions
-from opguard_ci.demo.changes import CHANGES, plant
+from opguard_ci.demo.changes import CHANGES
+from tests.demo.planted import compare_versions, plant
 
 pytestmark = pytest.mark.usefixtures("own_servers")
 
@@ -28,23 +28,21 @@ def test_what_is_planted_is_found(seed: int, tmp_path: Path):
         assert files[frame["file"]].splitlines()[frame["line"] - 1].strip() == frame["source"].strip()
 
 
-def test_command_prints_the_object_and_keeps_the_project(tmp_path: Path):
-    """``--json`` prints compare's object with what was planted; ``--keep`` leaves both versions and their traces."""
+def test_the_command_finds_the_planted_commit(tmp_path: Path):
+    """``--json`` prints bisect's object with repository and what was planted; the history stays where it was put."""
     command = [sys.executable, "-m", "opguard_ci", "demo", "--seed", "2", "--keep", "kept", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     document = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
-    assert document["verdict"] == "diverged"
+    assert (document["verdict"], document["repository"]) == ("found", str(tmp_path / "kept"))
     assert document["planted"] == {
-        "op": document["first_divergence"]["op"],
+        "commit": document["first_bad"],
+        "op": document["divergence"]["op"],
         "kind": "attention-scale",
-        "file": "smallgpt/model.py",
-        "line": 14,
     }
     assert "had to be named, and is" in done.stderr
-    for side, name in (("reference", "before"), ("candidate", "after")):
-        assert (tmp_path / "kept" / name / "train.py").is_file()
-        assert (tmp_path / document[side]["trace"] / "manifest.json").is_file()
+    log = subprocess.run(["git", "log", "--format=%H"], cwd=tmp_path / "kept", capture_output=True, text=True)
+    assert document["first_bad"] in log.stdout.split()
 
 
 def test_command_refuses_a_folder_in_use(tmp_path: Path):
