@@ -15,7 +15,8 @@ from .reference import code_digest, in_ci
 from .store.golden import MAX_COMMITTED, Blessing, numerics_digest
 from .store.recipes import recipe_id, relative_target
 from .trace.reader import Trace, read_trace
-from .worker.commits import Job, Run
+from .worker.commits import Run
+from .worker.places import Job
 
 
 @dataclass(frozen=True, slots=True)

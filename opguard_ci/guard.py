@@ -16,9 +16,10 @@ from .store.recipes import recipe_id, relative_target
 from .trace.model import SCHEMA
 from .trace.reader import Trace, read_trace
 from .worker.cache import cache_folder
-from .worker.commits import Commits, Job, Run
+from .worker.commits import Commits, Run
 from .worker.git import Repository
 from .worker.history import commits_between
+from .worker.places import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,8 @@ def check(project: Project, job: Job, wanted: Wanted) -> Checked:
         unusable = f"The golden of this environment does not count: {error.message}"
         document = _against(project, job, project.references.choose(recipe, key, wanted, unusable=unusable))
     target = relative_target(job.target, job.cwd, str(project.root))
-    file = project.commits.file(job)
-    facts = {"file": file and os.path.relpath(file, project.root), "profile": project.commits.profile(job)}
+    file = project.commits.places.file(job)
+    facts = {"file": file and os.path.relpath(file, project.root), "profile": project.commits.places.profile(job)}
     return Checked(job.target, {"recipe": recipe, "target": target, **document, **facts, "environment": key})
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .errors import UsageError
 from .recipe import LEVELS, discover, parse_target
-from .worker.commits import Job
+from .worker.places import Job
 
 if TYPE_CHECKING:
     from .guard import Project
@@ -49,7 +49,7 @@ def jobs_of(project: Project, targets: Sequence[str], cwd: str, asked: Asked) ->
 
 
 def _settled(project: Project, job: Job, asked: Asked) -> Job:
-    own = project.commits.declared(job).literals.get("level")
+    own = project.commits.places.declared(job).literals.get("level")
     level = asked.level or (own if own in LEVELS else project.config.level)
     return replace(job, profile=asked.profile, level=str(level), timeout=asked.timeout, argv=asked.argv)
 

@@ -17,7 +17,8 @@ from pytest_opguard.outcome import bisect_line, conclude, explained
 from pytest_opguard.settings import settings_of
 
 if TYPE_CHECKING:
-    from opguard_ci.worker.commits import Job, Run
+    from opguard_ci.worker.commits import Run
+    from opguard_ci.worker.places import Job
     from opguard_ci.worker.request import RunResult
     from pytest_opguard.recorded import Recorded
     from pytest_opguard.runs import TestRuns
@@ -142,7 +143,7 @@ class Guarded:
 
     def job(self) -> Job:
         """How pytest runs this one test in a child."""
-        from opguard_ci.worker.commits import Job
+        from opguard_ci.worker.places import Job
         from pytest_opguard.node import arguments_for
 
         cwd, item = self._guard.cwd, self._item

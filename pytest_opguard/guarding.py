@@ -15,7 +15,8 @@ from pytest_opguard.settings import Settings
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
     from opguard_ci.reference import Reference, Wanted
-    from opguard_ci.worker.commits import Job, Run
+    from opguard_ci.worker.commits import Run
+    from opguard_ci.worker.places import Job
     from pytest_opguard.runs import RecipeRuns
 
 GUARD: Final = pytest.StashKey["Guard"]()
@@ -129,7 +130,7 @@ def profile_of(project: Project, job: Job, own: str, asked: str | None) -> str:
     """The profile of a recipe: asked for, its own, the project's, or strict; ``own`` is what its decorator holds."""
     if asked is not None:
         return asked
-    if own != "strict" or project.commits.declared(job).profile is not None:
+    if own != "strict" or project.commits.places.declared(job).profile is not None:
         return own
     return project.config.profile or "strict"
 

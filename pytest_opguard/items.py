@@ -16,7 +16,7 @@ from pytest_opguard.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
-    from opguard_ci.worker.commits import Job
+    from opguard_ci.worker.places import Job
 
 _IMPORT_FAILED: Final = re.compile(r"raised (ImportError|ModuleNotFoundError)\b")
 
@@ -46,7 +46,7 @@ class RecipeItem(pytest.Function):
 
         ``as_node`` None: as a node if it has parameters, or is run or measured in a way that needs pytest.
         """
-        from opguard_ci.worker.commits import Job
+        from opguard_ci.worker.places import Job
         from pytest_opguard import node
 
         guard, options = self.config.stash[GUARD], options_of(self.obj)

@@ -15,7 +15,7 @@ from pytest_opguard.settings import Settings
 
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
-    from opguard_ci.worker.commits import Job
+    from opguard_ci.worker.places import Job
 
 DOCUMENT: Final = pytest.StashKey[dict[str, Any]]()
 """The verdict object of an item, once there is one."""

@@ -108,6 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("opguard")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse, once and before any test, what cannot hold for any of them: an unknown commit, a blessing in CI."""
     guarded = [item for item in session.items if item.get_closest_marker("opguard") is not None]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from opguard_ci.worker import client
-from opguard_ci.worker.commits import Commits, Job, Run
+from opguard_ci.worker.commits import Commits, Run, project_variables
+from opguard_ci.worker.places import Job
 from opguard_ci.worker.request import RunRequest, RunResult
 from opguard_ci.worker.servers import Server
 
@@ -21,7 +22,7 @@ class RecipeRuns(Commits):
 
     def is_kept(self, job: Job, commit: str) -> bool:
         """Whether the commit's run need not be measured again."""
-        laid, _ = self._overlay(job, commit)
+        laid, _ = self.places.overlay(job, commit)
         key = self._key(job, commit, laid, None, 0)
         return self._runs.find(key, self.environment_key(self.server(job))) is not None
 
@@ -54,8 +55,8 @@ class TestRuns(RecipeRuns):
 
     def server(self, job: Job, instance: int = 0) -> Server:
         """A server whose children run pytest."""
-        with self._environment():
-            return Server.connect(self.profile(job), instance=instance, entry=TEST_ENTRY)
+        with project_variables(self.config):
+            return Server.connect(self.places.profile(job), instance=instance, entry=TEST_ENTRY)
 
     def here(self, job: Job, *, instance: int = 0, check_finite: bool = False) -> Run:
         """What was recorded; for ``instance`` 1 a run in a child."""
@@ -66,5 +67,5 @@ class TestRuns(RecipeRuns):
 
 
 def _not_repeated() -> Run:
-    outcome: dict[str, Any] = {"slug": "in-process", "message": "A run in pytest's process is made once.", "notes": []}
+    outcome: dict[str, Any] = {"message": "A run in pytest's process is made once.", "notes": []}
     return Run(Path(os.devnull), RunResult("untestable", outcome, os.devnull, 0.0), None)

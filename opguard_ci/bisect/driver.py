@@ -21,8 +21,9 @@ from opguard_ci.errors import UntestableError, UsageError
 from opguard_ci.guard import Project, compare_runs
 from opguard_ci.store.recipes import recipe_id
 from opguard_ci.worker.cache import cache_folder
-from opguard_ci.worker.commits import Commits, Job, Run
+from opguard_ci.worker.commits import Commits, Run
 from opguard_ci.worker.history import commits_between, is_ancestor, merge_base
+from opguard_ci.worker.places import Job
 
 Progress = Callable[[str], None]
 
@@ -290,7 +291,7 @@ class _Bisection:
             self._bad,
             job.target,
             recipe.hexdigest()[:16],
-            self._project.commits.profile(job),
+            self._project.commits.places.profile(job),
             self._options.mode,
         )
         name = hashlib.sha256(json.dumps([search.good, search.bad, search.target, search.mode]).encode()).hexdigest()[

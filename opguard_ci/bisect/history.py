@@ -10,8 +10,9 @@ from typing import Any
 from opguard_ci.bisect.classes import Classes
 from opguard_ci.bisect.driver import Progress
 from opguard_ci.guard import Project
-from opguard_ci.worker.commits import Commits, Job, Run
+from opguard_ci.worker.commits import Commits, Run
 from opguard_ci.worker.history import commits_between, describe
+from opguard_ci.worker.places import Job
 
 
 def history(project: Project, job: Job, first: str, last: str, jobs: int, progress: Progress) -> dict[str, Any]:

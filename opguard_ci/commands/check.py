@@ -22,7 +22,7 @@ from opguard_ci.report.progress import steps_shown
 
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
-    from opguard_ci.worker.commits import Job
+    from opguard_ci.worker.places import Job
 
 NAME: Final = "check"
 HELP: Final = "compare what targets compute now with a commit or with their goldens"

@@ -11,7 +11,7 @@ from opguard_ci.determinism.profile import PROFILES
 
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
-    from opguard_ci.worker.commits import Job
+    from opguard_ci.worker.places import Job
 
 
 def add_commit_options(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def commit_job(args: argparse.Namespace, project: Project) -> Job:
     """The job that the options describe."""
     from opguard_ci.errors import UsageError
     from opguard_ci.recipe import parse_target
-    from opguard_ci.worker.commits import Job
+    from opguard_ci.worker.places import Job
 
     cwd, target, pins = str(Path.cwd()), args.target, tuple(args.pin)
     if target is None and len(pins) > 1:  # `--pin FILE… TARGET`: the option took the target too

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> Result:
     from opguard_ci.demo.history import build
     from opguard_ci.guard import Project, check
     from opguard_ci.reference import Wanted
-    from opguard_ci.worker.commits import Job
+    from opguard_ci.worker.places import Job
 
     if args.keep is not None:
         refuse_used_folder(args.keep)

@@ -11,7 +11,7 @@ from opguard_ci.determinism.profile import PROFILES
 
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
-    from opguard_ci.worker.commits import Job
+    from opguard_ci.worker.places import Job
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:

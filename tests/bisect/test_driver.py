@@ -16,7 +16,7 @@ from opguard_ci.bisect.driver import BisectOptions, bisect, replay
 from opguard_ci.bisect.history import history
 from opguard_ci.errors import UntestableError, UsageError
 from opguard_ci.guard import Project
-from opguard_ci.worker.commits import Job
+from opguard_ci.worker.places import Job
 from tests.gitrepo import GitRepo, fingerprint
 
 HISTORIES = Path(__file__).parents[1] / "cases" / "data" / "histories"

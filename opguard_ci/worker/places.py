@@ -1,0 +1,156 @@
+"""What a job means in one repository: its target's file, its profile, and what is laid over each commit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from opguard_ci.config import Config
+from opguard_ci.errors import UsageError
+from opguard_ci.recipe import PROFILES, Decoration, Target, parse_target, peek
+from opguard_ci.worker.git import Repository
+from opguard_ci.worker.layout import Overlay
+from opguard_ci.worker.tree import Checkout
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is run, whichever commit it is run at.
+
+    ``pins``: files, absolute or relative to ``cwd``, that are laid over every commit. ``profile`` None: the target's
+    own.
+    """
+
+    target: str
+    cwd: str
+    argv: tuple[str, ...] = ()
+    profile: str | None = None
+    level: str = "full"
+    steps: int | None = None
+    timeout: float | None = None
+    pins: tuple[str, ...] = ()
+
+
+class Places:
+    """Answers for one repository and its settings."""
+
+    def __init__(self, repository: Repository, config: Config) -> None:
+        self.repository = repository
+        self.config = config
+
+    def profile(self, job: Job) -> str:
+        """The profile that all runs are made under: asked for, the recipe's own, the project's, or by kind."""
+        if job.profile is not None:
+            return job.profile
+        found = self.declared(job)
+        if found.profile in PROFILES:
+            return str(found.profile)
+        return self.config.profile or ("strict" if found.is_recipe else "observe")
+
+    def declared(self, job: Job) -> Decoration:
+        """What the working tree's source says about the target: whether it is a recipe, and its literal arguments."""
+        target = self.target(job)
+        return peek(target, target.search_path(job.cwd, str(self.repository.root)))
+
+    def timeout(self, job: Job) -> float:
+        """Seconds for one run: asked for, the recipe's own, or the project's."""
+        own = self.declared(job).literals.get("timeout")
+        return job.timeout or (float(own) if isinstance(own, (int, float)) and own > 0 else self.config.timeout)
+
+    def overlay(self, job: Job, commit: str) -> tuple[Overlay, list[str]]:
+        """What is laid over a commit for this job, and what has to be said about it."""
+        root = self.repository.root
+        pins: dict[str, bytes] = {}
+        notes = []
+        for name in self.config.pin:
+            pins[name] = _read(root / name)
+        for name in job.pins:
+            place = os.path.relpath(Path(job.cwd, name), root)
+            if place.startswith(".."):
+                raise UsageError("bad-pin", f"{name} lies outside of the repository and cannot be laid over a commit.")
+            pins[place] = _read(root / place)
+        file = self.file(job)
+        if file is not None and self.is_inside(file):
+            place = os.path.relpath(file, root)
+            held = {os.fsdecode(entry.path) for entry in self.repository.entries(commit)}
+            if place not in held and place not in pins:
+                pins[place] = _read(file)
+                notes.append(f"{place} is not in this commit; the working tree's was laid over.")
+        links = {name: root / name for name in self.config.link}
+        return Overlay(pins, links), notes
+
+    def target(self, job: Job) -> Target:
+        """The target as the working tree knows it; a file that only commits have is taken by its place."""
+        try:
+            return parse_target(job.target, job.cwd)
+        except UsageError as error:
+            path, _, function = job.target.rpartition(":")
+            if error.slug != "target-not-found" or not path.endswith(".py"):
+                raise
+            return Target(job.target, Path(job.cwd, path).absolute(), None, function or None)
+
+    def file(self, job: Job) -> Path | None:
+        """The target's file in the working tree, if it has one there."""
+        target = self.target(job)
+        if target.file is not None:
+            return target.file if target.file.is_file() else None
+        parts = (target.module or "").split(".")
+        for base in target.search_path(job.cwd, str(self.repository.root)):
+            for file in (Path(base, *parts).with_suffix(".py"), Path(base, *parts, "__init__.py")):
+                if file.is_file():
+                    return file
+        return None
+
+    def is_inside(self, file: Path | None) -> bool:
+        """Whether a path lies in the working tree."""
+        return file is not None and file.resolve().is_relative_to(self.repository.root.resolve())
+
+    def named_in_tree(self, job: Job, checkout: Checkout, cwd: Path) -> str:
+        """The target as the run in the tree has to name it."""
+        target = self.target(job)
+        if target.file is None or not self.is_inside(target.file):
+            return job.target if target.file is None else _named(target, str(target.file))
+        place = checkout.path / os.path.relpath(target.file, self.repository.root)
+        return _named(target, os.path.relpath(place, cwd))
+
+    def first_root(self, job: Job) -> str:
+        """The folder below the root that stands first in ``sys.path``; empty for the root, or for a place outside."""
+        target = self.target(job)
+        first = Path(job.cwd) if target.file is None else target.file.parent
+        place = os.path.relpath(first, self.repository.root) if self.is_inside(first) else "."
+        return "" if place == "." else place
+
+    def paths(self, job: Job) -> list[str]:
+        """The tracked paths that matter: the configured ones and the target's own file; empty means all."""
+        file = self.file(job)
+        if not self.config.paths or file is None or not self.is_inside(file):
+            return list(self.config.paths)
+        return [*self.config.paths, os.path.relpath(file, self.repository.root)]
+
+    def outside(self, job: Job) -> str:
+        """The content of a target file that no commit holds."""
+        file = self.file(job)
+        return "" if file is None or self.is_inside(file) else hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def inputs(self, laid: Overlay) -> list[tuple[str, int, int]]:
+        """Size and time of every linked input: what a kept run read must still be what a new one would read."""
+        found = []
+        for place, path in sorted(laid.links.items()):
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            for file in files:
+                status = file.stat()
+                found.append((f"{place}:{os.path.relpath(file, path)}", status.st_size, status.st_mtime_ns))
+        return found
+
+
+def _named(target: Target, path: str) -> str:
+    return path if target.function is None else f"{path}:{target.function}"
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError("bad-pin", f"{file} cannot be laid over commits: {error.strerror}.") from error
