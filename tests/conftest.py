@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +15,18 @@ def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("OPGUARD_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OPGUARD_SERVER_IDLE", "0")
         yield
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache folder for all tests that call programs, so that these share fork servers."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def shared_servers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that a test calls use that folder, outside of any CI job; its servers end soon after the last run."""
+    monkeypatch.setenv("OPGUARD_CACHE", str(cache))
+    monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
+    for name in ("CI", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)

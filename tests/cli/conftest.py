@@ -1,9 +1,8 @@
-"""Small targets, and one cache folder for all tests of the command line, so that they share a fork server."""
+"""Small targets for tests of the command line."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,12 +84,6 @@ if __name__ == "__main__":
     for _ in train(eps=float(sys.argv[1]) if sys.argv[1:] else 1e-5):
         pass
 """
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache folder; servers end when it goes."""
-    yield tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,7 @@ import pytest
 from tests.cli.command import opguard, opguard_json
 from tests.guarded import UNSTABLE, Guarded
 
-
-@pytest.fixture(autouse=True)
-def shared_server(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("OPGUARD_CACHE", str(cache))
-    monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
-    monkeypatch.delenv("CI", raising=False)
-    yield
+pytestmark = pytest.mark.usefixtures("shared_servers")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import shlex
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,9 @@ COMPARE_KEYS = {
     "schema", "verdict", "reference", "candidate", "first_divergence", "contract", "transient", "findings", "structure",
     "coverage", "notes",
 }  # fmt: skip
-GITHUB = ("GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "GITHUB_ACTIONS", "CI")
 
 
-@pytest.fixture(autouse=True)
-def shared_server(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("OPGUARD_CACHE", str(cache))
-    monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
-    for name in GITHUB:
-        monkeypatch.delenv(name, raising=False)
-    yield
+pytestmark = pytest.mark.usefixtures("shared_servers")
 
 
 @pytest.fixture

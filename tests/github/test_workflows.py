@@ -66,10 +66,7 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Job:
-    cache = tmp_path_factory.getbasetemp() / "github-cache"
-    monkeypatch.setenv("OPGUARD_CACHE", str(cache))
-    monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
+def job(tmp_path: Path, shared_servers: None) -> Job:
     return Job(tmp_path)
 
 
