@@ -269,7 +269,15 @@ def _module_file(module: str, search_path: Sequence[str]) -> Path | None:
 
 
 def check_callable(function: Callable[..., Any], text: str) -> bool:
-    """Whether ``function`` takes a ``mark`` parameter. Raises ``UntestableError`` if it needs other arguments."""
+    """Whether ``function`` takes a ``mark`` parameter.
+
+    Raises ``UntestableError`` if it needs other arguments or is a coroutine.
+    """
+    for candidate in (function, getattr(function, "__call__", None)):  # noqa: B004 - its code, not whether it has one
+        if inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate):
+            raise UntestableError(
+                "target-async", f"{text} is a coroutine: wrap it in a function that calls asyncio.run()."
+            )
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):

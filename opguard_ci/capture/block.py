@@ -14,7 +14,7 @@ from ..recipe import marking
 from ..worker.request import Level, Profile, RunRequest
 from .hooks import listening
 from .recording import Recording, failure
-from .steps import Steps
+from .steps import EnoughSteps, Steps
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def captured(folder: Path, level: str, profile: str) -> Iterator[None]:
         level=cast(Level, level),
         profile=cast(Profile, profile),
     )
-    recording = Recording(request, request.cwd)
+    recording = Recording(request)
     for note in profiles.apply(cast(Profile, profile)):
         recording.note(note)
     steps = Steps(recording.session, None)
@@ -37,6 +37,10 @@ def captured(folder: Path, level: str, profile: str) -> Iterator[None]:
             with listening(recording.session, steps, operators=level != "contract"), marking(steps.mark):
                 yield
                 steps.returned(None)
+        except EnoughSteps:
+            recording.finish({"status": "ok"})
+            assert recording.broken is not None
+            raise recording.broken from None
         except BaseException as error:
             recording.finish(failure("target-raised", f"The block raised {type(error).__name__}: {error}"))
             raise

@@ -27,8 +27,10 @@ _MAX_FRAMES = 24
 class Stacks:
     """User's stacks, interned by code position so that a known one costs a walk over the frames and no text."""
 
-    def __init__(self, root: str, strings: Interner) -> None:
-        self._root = root.rstrip(os.sep) + os.sep
+    def __init__(self, root: str, strings: Interner, folder: str | None = None) -> None:
+        """``root``: where paths begin; ``folder``: where those begin that lie in it, but not below ``root``."""
+        bases = [root] if folder is None else [root, folder]
+        self._roots = [os.path.realpath(base).rstrip(os.sep) + os.sep for base in bases]
         self._strings = strings
         self._is_user: dict[int, bool] = {}
         self._codes: dict[int, CodeType] = {}  # keeps the code alive so that its id stays its own
@@ -84,7 +86,7 @@ class Stacks:
     def _short(self, filename: str) -> str:
         """The path relative to the tree, or to site-packages; an absolute path only where there is neither."""
         path = os.path.realpath(filename)
-        for base in (self._root, *_SITE, str(Path(_PACKAGE).parent) + os.sep):
+        for base in (*self._roots, *_SITE, str(Path(_PACKAGE).parent) + os.sep):
             if path.startswith(base):
                 return path[len(base) :]
         return path
@@ -93,7 +95,7 @@ class Stacks:
 def is_user_file(filename: str) -> bool:
     """Whether a file belongs to the user (or a library of theirs) rather than to torch, the interpreter or us."""
     if filename.startswith("<"):
-        return filename.startswith("<ipython") or filename == "<stdin>"
+        return filename.startswith("<ipython") or filename in ("<stdin>", "<string>", "<console>")
     if filename.startswith(_RECIPES):
         return True
     if (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from ..determinism import environment
+from ..errors import OpguardError
 from ..trace.digest import step_digests
 from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
@@ -19,6 +21,9 @@ from .session import Session
 from .steps import EnoughSteps
 
 _MAX_NONFINITE: Final = 100
+_EAGER_STEPS: Final = 16
+_MANIFEST_EVERY: Final = 0.5
+"""Seconds between two manifests of a long run: writing it takes time that grows with the number of steps."""
 
 
 def failure(slug: str, message: str, traceback: str = "") -> dict[str, Any]:
@@ -36,7 +41,9 @@ def _expected(request: RunRequest) -> dict[str, str | None] | None:
 class Recording:
     """The trace of one run while it grows."""
 
-    def __init__(self, request: RunRequest, root: str) -> None:
+    def __init__(self, request: RunRequest, folder: str | None = None) -> None:
+        """``folder``: of the target's file, where paths begin that do not lie in the tree."""
+        root = request.root or request.cwd
         document = environment.environment_document()
         profile = request.profile or "observe"
         self._writer = TraceWriter(Path(request.output))
@@ -58,19 +65,35 @@ class Recording:
             "steps": [],
             "objects": {},
             "notes": [],
+            "allow_unseen": request.allow_unseen,
+            "outcome": None,
+            "findings": [],
+            "last_operator": None,
             "complete": False,
         }
-        self.session = Session(root, self._write_step)
+        self._pid = os.getpid()
+        self._manifest_due = 0.0
+        self.broken: OpguardError | None = None
+        """Why the trace cannot go on (a full disk)."""
+        self.session = Session(root, self._write_step, folder)
         if request.check_finite:
             self.session.nonfinite = []
         if request.breadcrumb:
             self.session.leave_breadcrumbs_in(request.breadcrumb)
 
     def _write_step(self, table: StepTable) -> None:
-        self._writer.write_step(table)
-        self._manifest["steps"].append({"step": table.step, "events": len(table), "digests": step_digests(table)})
-        self._manifest["coverage"] = self._coverage()
-        self._writer.write_manifest(self._manifest)
+        steps = self._manifest["steps"]
+        try:
+            self._writer.write_step(table)
+            steps.append({"step": table.step, "events": len(table), "digests": step_digests(table)})
+            now = time.monotonic()
+            if len(steps) <= _EAGER_STEPS or now >= self._manifest_due:
+                self._manifest_due = now + _MANIFEST_EVERY
+                self._manifest["coverage"] = self._coverage()
+                self._writer.write_manifest(self._manifest)
+        except OpguardError as error:
+            self.broken, self.session.closed = error, True
+            raise EnoughSteps from error
         self._stop_if_unexpected(table.step)
 
     def _stop_if_unexpected(self, step: int) -> None:
@@ -79,7 +102,13 @@ class Recording:
         mine = self._manifest["steps"][-1]["digests"].get("contract")
         if self._expected.get(str(step), mine) != mine:
             self.note(f"Stopped after step {step}, the first that differs from the reference.")
+            self.session.closed = True
             raise EnoughSteps
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is one that the target forked: the trace belongs to its parent."""
+        return os.getpid() != self._pid
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -89,7 +118,8 @@ class Recording:
             yield
         finally:
             self.session.closed = True
-            self._writer.close()
+            if not self.is_forked:
+                self._writer.close()
 
     def note(self, sentence: str) -> None:
         """Say something about this run in its manifest."""
@@ -98,8 +128,13 @@ class Recording:
 
     def finish(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Write what is left and the final manifest; returns the whole outcome."""
-        self.session.close()
+        if self.is_forked:
+            return outcome
+        with suppress(EnoughSteps):
+            self.session.close()
         self._manifest["objects"] = self._writer.close()
+        if self.broken is not None:
+            outcome = failure(self.broken.slug, self.broken.message)
         if self.session.nonfinite is not None:
             self._manifest["nonfinite"] = self.session.nonfinite[:_MAX_NONFINITE]
         coverage = self._manifest["coverage"] = self._coverage()
@@ -107,9 +142,12 @@ class Recording:
             self.note(
                 "Some operators ran where capture could not see them; identical and equivalent become untestable."
             )
-        self._manifest["outcome"] = {key: outcome[key] for key in ("status", "slug", "message") if key in outcome}
+        self._manifest["outcome"] = {
+            key: outcome[key] for key in ("status", "slug", "message", "exit") if key in outcome
+        }
         self._manifest["complete"] = outcome["status"] == "ok"
-        self._writer.write_manifest(self._manifest)
+        with suppress(OpguardError) if self.broken is not None else nullcontext():  # it is said already
+            self._writer.write_manifest(self._manifest)
         return {
             **outcome,
             "steps": len(self._manifest["steps"]),

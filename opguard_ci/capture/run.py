@@ -44,8 +44,7 @@ def execute(request: RunRequest) -> dict[str, Any]:
         key = environment_key(document, request.profile or "observe")
         return {"status": "ok", "environment": {"key": key, "document": document}}
     target = parse_target(request.target, request.cwd)
-    root = request.root or request.cwd
-    recording = Recording(request, root)
+    recording = Recording(request, str(target.file.parent) if target.file is not None else None)
     outcome: dict[str, Any] = {"status": "ok"}
     with recording.writing():
         try:
@@ -55,6 +54,8 @@ def execute(request: RunRequest) -> dict[str, Any]:
             if error.exit_code == 2:
                 raise
             outcome = failure(error.slug, error.message, getattr(error, "traceback", ""))
+            if isinstance(error.__cause__, SystemExit):
+                outcome["exit"] = _exit_status(error.__cause__)
         except KeyboardInterrupt:
             recording.finish(failure("interrupted", "The run was interrupted.", ""))
             raise
@@ -65,7 +66,7 @@ def execute(request: RunRequest) -> dict[str, Any]:
 def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
     """``sys.argv``, ``sys.path`` and the working directory as the target expects them."""
     old_argv, old_path, old_cwd = sys.argv, list(sys.path), str(Path.cwd())
-    sys.argv = [str(target.file) if target.file is not None else target.text, *request.argv]
+    sys.argv = [target.text.rpartition(":")[0] or target.text, *request.argv]
     added = target.search_path(request.cwd, request.root)
     sys.path[:] = [*added, *(entry for entry in old_path if entry not in added and entry != "")]
     os.chdir(request.cwd)
@@ -140,6 +141,7 @@ def _drive(function: Callable[[], Any], options: RecipeOptions | None, request: 
         for held in generator:
             steps.yielded(held)
             if steps.num_steps == wanted:
+                steps.stop()
                 break
     finally:
         generator.close()
@@ -166,8 +168,15 @@ def _run_script(file: Path, proof: Proof) -> None:
     exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
 
 
+def _exit_status(stop: SystemExit) -> int:
+    """The status that the interpreter would have ended with."""
+    if stop.code is None:
+        return 0
+    return stop.code if isinstance(stop.code, int) else 1
+
+
 def _judge_exit(stop: SystemExit) -> None:
-    if stop.code not in (None, 0, False):
+    if _exit_status(stop):
         raise UntestableError(
             "exit-code", f"The target ended itself with exit code {stop.code!r}.", user_traceback(stop)
         ) from stop
@@ -175,9 +184,19 @@ def _judge_exit(stop: SystemExit) -> None:
 
 def user_traceback(error: BaseException) -> str:
     """The traceback of an error of the target, without frames of ours or of the interpreter's machinery."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _belongs(frame.filename)]
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    return "".join([*lines, *traceback.format_exception_only(type(error), error)])
+    shown = traceback.TracebackException.from_exception(error)
+    _leave_out_ours(shown, set())
+    return "".join(shown.format())
+
+
+def _leave_out_ours(shown: traceback.TracebackException, done: set[int]) -> None:
+    if id(shown) in done:
+        return
+    done.add(id(shown))
+    shown.stack[:] = [frame for frame in shown.stack if _belongs(frame.filename)]
+    for other in (shown.__cause__, shown.__context__, *(getattr(shown, "exceptions", None) or ())):
+        if other is not None:
+            _leave_out_ours(other, done)
 
 
 def _belongs(filename: str) -> bool:

@@ -58,12 +58,12 @@ class _Lane(threading.local):
 class Session:
     """Collects the events of the current step and hands finished steps to ``write_step``."""
 
-    def __init__(self, root: str, write_step: Callable[[StepTable], None]) -> None:
+    def __init__(self, root: str, write_step: Callable[[StepTable], None], folder: str | None = None) -> None:
         self.strings = Strings()
         self.memory = Memory()
         self.modules = Modules()
         self.origins = Origins()
-        self.stacks = Stacks(root, self.strings.stack)
+        self.stacks = Stacks(root, self.strings.stack, folder)
         self.lock = threading.RLock()
         self.infos: dict[Any, OpInfo] = {}
         self.lane = _Lane()
@@ -231,6 +231,8 @@ class Session:
 
     def record_contract(self, entries: Iterable[Entry]) -> None:
         """Append one event per contract value, as it is now."""
+        if self.closed:  # and perhaps a fork of another thread that holds the lock
+            return
         with quiet(), self.lock:
             if not self.closed:
                 lane, phase = self.lane_number(), self.phase()

@@ -6,6 +6,7 @@ of the optimizer that stepped first.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,7 @@ class Steps:
         self.num_optimizer_steps = 0
         self.num_steps = 0
         self.ended = False
+        self._stopped = False
 
     # What the hooks report
 
@@ -43,7 +45,7 @@ class Steps:
 
     def saw_backward(self, tensors: list[Any]) -> None:
         """``backward()`` is called on these tensors."""
-        if self._rule == "yield" or self.ended:
+        if self._rule == "yield" or self._is_over:
             return
         for tensor in tensors:
             if not isinstance(tensor, torch.Tensor):
@@ -54,22 +56,25 @@ class Steps:
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step begins."""
-        if self.ended:
+        if self._is_over:
             return
         self._training.saw_optimizer(optimizer)
         self._session.record_contract(self._training.gradients(optimizer))
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step ended, or was skipped by a GradScaler."""
+        if self._is_over:
+            self._end_again()
+            return
         self.num_optimizer_steps += 1
-        if self._rule != "optimizer" or self.ended:
+        if self._rule != "optimizer":
             return
         if self._ruler is None:
             self._ruler = weakref.ref(optimizer)
         if self._ruler() is optimizer:
             self._end_step()
             if self.num_steps == self._limit:
-                self.ended = True
+                self.stop()
                 raise EnoughSteps
 
     # What the target or its driver says
@@ -87,7 +92,8 @@ class Steps:
 
     def mark(self, step: int) -> None:
         """Step ``step`` begins now. Raises ``UntestableError`` if the steps do not count up from 0."""
-        if self.ended:
+        if self._is_over:
+            self._end_again()
             return
         step = int(step)
         if self._rule != "mark":
@@ -107,7 +113,20 @@ class Steps:
         else:
             self._end_step(step)
         if self._limit is not None and step >= self._limit:
-            self.ended = True
+            self.stop()
+            raise EnoughSteps
+
+    def stop(self) -> None:
+        """Record no more: what the target does from now on belongs to no step."""
+        self._stopped = self._session.closed = True
+
+    @property
+    def _is_over(self) -> bool:
+        return self.ended or self._session.closed
+
+    def _end_again(self) -> None:
+        """A training loop that swallowed the end is told again."""
+        if self._stopped and threading.current_thread() is threading.main_thread():
             raise EnoughSteps
 
     def yielded(self, held: Any) -> None:
@@ -119,6 +138,8 @@ class Steps:
 
     def returned(self, held: Any) -> None:
         """The target is done and returned ``held``; the last step is closed."""
+        if self._is_over:
+            return
         self.ended = True
         if self._rule != "yield":
             if held is not None:
