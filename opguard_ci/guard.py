@@ -68,9 +68,9 @@ def compare_runs(reference: Run, candidate: Run) -> dict[str, Any]:
     if not _has_trace(reference):
         return untestable("reference", reference)
     trace = read_trace(reference.trace)
-    document = compare_with(trace, candidate)
     if not reference.testable and not (_has_trace(candidate) and _differ_before_the_end(trace, candidate)):
         return untestable("reference", reference)
+    document = compare_with(trace, candidate)
     notes = [f"reference: {note}" for note in reference.result.outcome.get("notes", ())]
     document["notes"] += [note for note in notes if note not in document["notes"]]
     return document
