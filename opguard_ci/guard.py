@@ -162,7 +162,8 @@ def check(project: Project, job: Job, wanted: Wanted) -> Checked:
 
 def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:
     if chosen.kind == "none":
-        return {**_nothing_compared("no-reference", chosen.why), "missing": chosen.missing}
+        document = _nothing_compared("no-reference", chosen.why)
+        return {**document, "reference": {**document["reference"], "kind": None}, "missing": chosen.missing}
     candidate = project.commits.here(job)
     if chosen.golden is not None:
         document = _against_golden(project, job, chosen.golden, candidate)

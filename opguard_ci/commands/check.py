@@ -102,7 +102,7 @@ def _checked(project: Project, job: Job, args: argparse.Namespace) -> dict[str, 
         verdict = "untestable"
     elif isinstance(failure, IncomparableError):
         verdict = "no-reference"
-    named = {"recipe": recipe_id(job.target, job.cwd, str(project.root)), "reference": {"kind": "none"}}
+    named = {"recipe": recipe_id(job.target, job.cwd, str(project.root)), "reference": {"kind": None}}
     target = relative_target(job.target, job.cwd, str(project.root))
     return {**named, "target": target, **failure.to_json(), "verdict": verdict}
 

@@ -79,7 +79,8 @@ def test_what_is_asked_comes_before_the_recipe_before_the_project(tmp_path: Path
     repo = repository(tmp_path, 'level = "full"\nprofile = "observe"\nrecipes = ["**/a.py", "script.py"]')
     with Project(repo.dir) as project:
         first, second, script = jobs_of(project, (), str(repo.dir), Asked())
-        assert [project.commits.places.profile(job) for job in (first, second, script)] == ["portable", "observe", "observe"]
+        profiles = [project.commits.places.profile(job) for job in (first, second, script)]
+        assert profiles == ["portable", "observe", "observe"]
         assert [job.level for job in (first, second)] == ["contract", "full"]
         (asked,) = jobs_of(project, (first.target,), str(repo.dir), Asked("strict", "full", 3.0, ("--lr", "1")))
         assert (project.commits.places.profile(asked), asked.level, asked.timeout, asked.argv) == (
