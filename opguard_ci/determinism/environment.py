@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Final
 
-RECORDED_ONLY: Final = frozenset({"cpu.model", "hash_seed", "kernel", "locale", "time_zone"})
+RECORDED_ONLY: Final = frozenset({"cpu.model", "hash_seed", "locale", "time_zone"})
 """Fields that are written down for a person and leave the key alone: they seldom change bits, and the CPU's family, its
 capability and the C library stand for them. The hash seed is a property of a run that ``replay`` varies on purpose: a
 target whose numbers follow it is unstable, not in another environment."""
@@ -19,7 +19,6 @@ PINNED_AWAY: Final = frozenset({"cpu.family", "cpu.cores", "distribution", "libc
 _WORDS: Final = {
     "system": "operating system",
     "distribution": "distribution",
-    "kernel": "kernel",
     "libc": "C library",
     "cpu.model": "CPU model",
     "cpu.family": "CPU family",

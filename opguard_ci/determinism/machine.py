@@ -46,7 +46,6 @@ def system() -> dict[str, str]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "distribution": _distribution(),
-        "kernel": platform.release(),
         "libc": " ".join(libc).strip() or "unknown",
         "cpu.model": cpu.get("model name", platform.processor() or "unknown"),
         "cpu.family": family if "vendor_id" in cpu else platform.machine(),

@@ -15,7 +15,6 @@ DOCUMENT = {
     "torch": "2.13.0",
     "threads.intra_op": "1",
     "package.numpy": "2.4.6",
-    "kernel": "6.1",
 }
 
 
@@ -51,10 +50,10 @@ def test_portable_holds_on_another_machine() -> None:
 
 def test_diff_speaks_in_words() -> None:
     """Fields have names for people; what does not count is said to, and stands last."""
-    other = {**DOCUMENT, "kernel": "6.2", "torch": "2.14.0", "cpu.cores": "64", "package.scipy": "1.15"}
+    other = {**DOCUMENT, "cpu.model": "EPYC", "torch": "2.14.0", "cpu.cores": "64", "package.scipy": "1.15"}
     assert diff(DOCUMENT, other) == [
         "usable CPU cores: 8 -> 64 (not part of the key under portable)",
         "package scipy: absent -> 1.15",
         "torch: 2.13.0 -> 2.14.0",
-        "kernel: 6.1 -> 6.2 (recorded only, not part of the key)",
+        "CPU model: Xeon -> EPYC (recorded only, not part of the key)",
     ]
