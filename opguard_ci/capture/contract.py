@@ -84,9 +84,16 @@ def _flatten(name: str, held: Any, section: str, depth: int, names: dict[int, st
     elif callable(getattr(held, "state_dict", None)):  # GradScaler, schedulers, stateful loaders
         yield from _flatten(name, held.state_dict(), section, depth + 1, names)
     elif hasattr(held, "__array__"):
-        yield from _flatten(name, torch.as_tensor(held.__array__()), section, depth + 1, names)
+        yield Entry(section, name, _from_array(held.__array__()))
     else:
         yield Entry(section, name, f"<{type(held).__qualname__}>")
+
+
+def _from_array(array: Any) -> Held:
+    try:
+        return torch.as_tensor(array)
+    except TypeError:  # text, dates, objects
+        return f"{array.dtype} {array.tolist()!r}" if array.dtype.kind in "USMm" else f"<array of {array.dtype}>"
 
 
 def optimizer_state(
@@ -165,9 +172,10 @@ class Training:
         average.
         """
         seen: set[int] = set()
-        for known in self._modules.values():
-            module = known()
-            if module is None:
+        alive = [module for module in (known() for known in self._modules.values()) if module is not None]
+        parts = {id(part) for module in alive for part in module.modules() if part is not module}
+        for module in alive:
+            if id(module) in parts:  # called on its own, but a part of another that was called
                 continue
             mine = list(module.parameters())
             if any(id(p) in owned or p.grad is not None for p in mine) and not all(id(p) in seen for p in mine):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import _thread
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -88,11 +89,11 @@ def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> N
     lane = session.lane
 
     def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        lane.optimizing += 1
+        lane.optimizing = (*lane.optimizing, id(sys._getframe(1)))
         steps.before_optimizer(optimizer)
 
     def after(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        lane.optimizing = max(0, lane.optimizing - 1)
+        lane.optimizing = lane.optimizing[:-1]
         steps.after_optimizer(optimizer)
 
     stack.callback(register_optimizer_step_pre_hook(before).remove)

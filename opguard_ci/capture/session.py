@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -50,9 +52,19 @@ class _Lane(threading.local):
 
     number = NULL
     loading = 0
-    optimizing = 0
+    optimizing: tuple[int, ...] = ()  # frames of optimizer steps, by id
     silent = 0  # in a compiler or inside a compiled region: operators are no events of their own
     making_workers = 0
+
+
+def _is_running(number: int) -> bool:
+    """Whether a frame is among the callers."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if id(frame) == number:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Session:
@@ -104,7 +116,9 @@ class Session:
             return _BACKWARD
         lane = self.lane
         if lane.optimizing:
-            return _OPTIMIZER
+            if _is_running(lane.optimizing[0]):
+                return _OPTIMIZER
+            lane.optimizing = ()  # the step raised
         if lane.loading:
             return _DATA
         return _SETUP if self.step < 0 else _FORWARD

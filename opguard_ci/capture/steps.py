@@ -69,7 +69,7 @@ class Steps:
         self.num_optimizer_steps += 1
         if self._rule != "optimizer":
             return
-        if self._ruler is None:
+        if self._ruler is None or self._ruler() is None:
             self._ruler = weakref.ref(optimizer)
         if self._ruler() is optimizer:
             self._end_step()
