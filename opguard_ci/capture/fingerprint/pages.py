@@ -1,0 +1,92 @@
+"""Slots on a device where raw sums are added up, and the values that come of them.
+
+A *handle* is a negative number that stands for a value until the device has computed it and the host has a copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import torch
+
+from . import mix64
+
+PAGE: Final = 8192
+"""Slots of a page."""
+
+
+class Page:
+    """Slots for the tensors of one device and one step. Reused when the host has read them."""
+
+    def __init__(self, device: torch.device) -> None:
+        on_device = device.type == "cuda"
+        self.slots = torch.zeros(PAGE, dtype=torch.int64, device=device)
+        self.host = torch.empty(PAGE, dtype=torch.int64, pin_memory=on_device)
+        self.table = torch.empty(PAGE * 2, dtype=torch.int64, pin_memory=on_device)
+        """Address and number of bytes of the tensors that share a launch; the device reads it where it is."""
+        self.entries = self.table.numpy().data.cast("B").cast("q")
+        self.address = self.slots.data_ptr()
+        self.table_address = self.table.data_ptr()
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """Take the page into use, under a number that no other one ever had."""
+        self.number = number
+        self._first = number * PAGE
+        self.nbytes: list[int] = []
+        self._dtypes: list[torch.dtype] = []
+        self.streams: set[int] = set()
+
+    def add(self, sizes: list[int], dtypes: list[torch.dtype], stream: int) -> int:
+        """Take the next rows, for tensors that are read on this stream; the first of them."""
+        row = len(self.nbytes)
+        self.nbytes += sizes
+        self._dtypes += dtypes
+        self.streams.add(stream)
+        return row
+
+    def handle(self, row: int) -> int:
+        """The handle of the value that row ``row`` will have."""
+        return ~(self._first + row)
+
+    def values(self) -> mix64.Words:
+        """The values, from the sums that were copied to the host."""
+        count = len(self.nbytes)
+        totals = self.host.numpy()[:count].view(np.uint64)
+        salts = np.fromiter(map(mix64.salt, self._dtypes), np.uint64, count)
+        return mix64.finish(totals, np.array(self.nbytes, np.uint64), salts)
+
+
+class Values:
+    """What handles stand for, as far as it is known."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._pages: dict[int, mix64.Words] = {}
+
+    def next_number(self) -> int:
+        """A number for a page that is taken into use."""
+        return next(self._numbers)
+
+    def learn(self, number: int, values: mix64.Words) -> None:
+        """The values of page ``number`` are known."""
+        self._pages[number] = values
+
+    def forget(self, number: int) -> None:
+        """Nobody will ask for handles of page ``number`` again."""
+        self._pages.pop(number, None)
+
+    def of(self, value: int) -> int:
+        """The value that a handle stands for; a value stands for itself."""
+        if value >= 0:
+            return value
+        number, row = divmod(~value, PAGE)
+        return int(self._pages[number][row])
+
+    def of_all(self, values: Iterable[int]) -> list[int]:
+        """The same for a whole column."""
+        pages = self._pages
+        return [value if value >= 0 else int(pages[~value // PAGE][~value % PAGE]) for value in values]

@@ -1,0 +1,78 @@
+"""How the elements of a strided tensor are read as words: as few dimensions as will do. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_WORD: Final = 8
+_MAX_DIMENSIONS: Final = 4
+_MAX_ROWS: Final = 65535 * 32  # of the second dimension of a grid of kernels
+
+ROWS, COLUMNS, NOTHING = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Strides:
+    """A tensor as (outer, inner, row, column). Strides count items; a word is ``8 // item`` items of a row."""
+
+    item: int  # bytes
+    together: int  # what lies together in memory: ROWS, COLUMNS or NOTHING
+    outer: int
+    inner: int
+    num_rows: int
+    row_words: int
+    strides: tuple[int, int, int, int]
+
+    @property
+    def aligned(self) -> bool:
+        """Whether wide loads are possible along what lies together."""
+        used = [stride for axis, stride in enumerate(self.strides) if axis != self.together + 2]
+        return self.together != NOTHING and all(stride % 16 == 0 for stride in used)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """What a kernel is given."""
+        return (self.inner, self.num_rows, self.row_words, *self.strides)
+
+
+@functools.lru_cache(maxsize=4096)
+def strides_of(shape: Sequence[int], strides: Sequence[int], itemsize: int, in_words: bool) -> Strides | None:
+    """How to read a tensor that is not contiguous; None where words would reach over the end of a row.
+
+    ``in_words``: the tensor begins at an address divisible by 8.
+    """
+    dimensions = _joined([*zip(shape, strides, strict=True)])
+    item = itemsize
+    if item > _WORD:  # complex128
+        dimensions = _joined([*((n, stride * 2) for n, stride in reversed(dimensions)), (2, 1)])
+        item = _WORD
+    if len(dimensions) > _MAX_DIMENSIONS or dimensions[0][0] * item % _WORD:
+        return None
+    per = _WORD // item
+    (length, across), *others = dimensions
+    if across == 1 and in_words and not any(stride % per for _, stride in others):
+        item, length = _WORD, length // per
+        others = [(n, stride // per) for n, stride in others]
+        per = 1
+    others += [(1, 0)] * (_MAX_DIMENSIONS - 1 - len(others))
+    (num_rows, down), (inner, inner_stride), (outer, outer_stride) = others
+    if num_rows > _MAX_ROWS:
+        return None
+    together = COLUMNS if across == 1 else ROWS if down == 1 else NOTHING
+    return Strides(item, together, outer, inner, num_rows, length // per, (outer_stride, inner_stride, down, across))
+
+
+def _joined(dimensions: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same memory in fewer dimensions, the innermost first."""
+    joined: list[tuple[int, int]] = []
+    for length, stride in reversed(dimensions):
+        if length == 1:
+            continue
+        if joined and joined[-1][0] * joined[-1][1] == stride:
+            joined[-1] = (length * joined[-1][0], joined[-1][1])
+        else:
+            joined.append((length, stride))
+    return joined or [(1, 1)]
