@@ -211,12 +211,13 @@ def _run(folder: str, outcome: dict[str, Any], commit: str | None) -> Run:
 def provide(item: pytest.Function) -> Iterator[Opguard]:
     """The fixture's object for a test of the session, and its end if the test did not come to one."""
     guarded = Guarded(item)
-    opguard = item.stash[FIXTURE] = Opguard(guarded.prepare())
+    recorded = guarded.prepare()
+    opguard = item.stash[FIXTURE] = Opguard(recorded)
     item.stash[GUARDED] = guarded
     try:
         yield opguard
     finally:
-        opguard.recorded.stop()
+        recorded.close()
 
 
 GUARDED: Final = pytest.StashKey[Guarded]()

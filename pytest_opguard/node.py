@@ -66,7 +66,8 @@ def pytest_arguments(arguments: Sequence[str]) -> list[str]:
     config = ini if ini and Path(ini).is_file() else os.devnull  # else pytest looks outside of the tree for one
     plugins = [*_QUIET, "opguard", *values["-p="]]
     return [
-        f"--rootdir={root}", f"--confcutdir={root}", "-c", config, "-o", "addopts=", "--assert=plain", "--capture=no",
+        f"--rootdir={root}", f"--confcutdir={root}", "-c", config, "-o", "addopts=", "--assert=plain",
+        "--capture=no", "--no-summary",
         *(part for name in plugins for part in ("-p", name)),
         *(f"--import-mode={mode}" for mode in values["--import-mode="]),
         node,

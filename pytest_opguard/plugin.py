@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,17 @@ _MARKER: Final = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Pin what is read when torch is imported, before a conftest does so, if recipes are to run in this process."""
+    options = early_config.known_args_namespace
+    if options.opguard_in_process or early_config.getini("opguard_in_process"):
+        from opguard_ci.determinism.profile import environment_variables
+
+        profile = options.opguard_profile or early_config.getini("opguard_profile") or "strict"
+        os.environ.update(environment_variables(profile))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -19,11 +19,12 @@ class Recorded:
         self.request = request
         self._recording = Recording(request, request.root or request.cwd)
         self._steps = Steps(self._recording.session, None)
-        self._writing, self._listening = ExitStack(), ExitStack()
-        self._writing.enter_context(self._recording.writing())
-        self._listening.enter_context(
-            listening(self._recording.session, self._steps, operators=request.level != "contract")
-        )
+        self._listening = ExitStack()
+        hooks = listening(self._recording.session, self._steps, operators=request.level != "contract")
+        with ExitStack() as stack:
+            stack.enter_context(self._recording.writing())
+            self._listening.enter_context(hooks)
+            self._writing = stack.pop_all()
         self._steps.use_yields()
         self._recording.session.relabel_step(-1)
 
@@ -42,6 +43,11 @@ class Recorded:
     def stop(self) -> None:
         """Record no more operators."""
         self._listening.close()
+
+    def close(self) -> None:
+        """Leave the trace as it is; nothing happens after `finish`."""
+        self.stop()
+        self._writing.close()
 
     def finish(self, outcome: dict[str, Any], notes: list[str] | None = None) -> dict[str, Any]:
         """Close the trace with how the test ended; the whole outcome."""
