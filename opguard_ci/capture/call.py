@@ -186,7 +186,7 @@ class Call:
         session, info = self._session, self.info
         spec = session.spec(tensor)
         kind = info.kind
-        if kind == _ALLOC and not info.resizes:
+        if kind == _ALLOC and (not info.resizes or self._has_grown(tensor)):
             return NO_VALUE, spec, slot, 0
         if kind == _VIEW and self._shows_same(tensor):
             found = self.reads[0][0]
@@ -196,9 +196,14 @@ class Call:
                 return NO_VALUE, spec, slot, UNHASHED
         return found, spec, slot, WEAK if session.is_weak(spec, found) else 0
 
+    def _has_grown(self, tensor: torch.Tensor) -> bool:
+        """Whether a resize made bytes that nobody has written."""
+        before = self.places[0] if self.places else None
+        return before is None or tensor.nbytes > before[3] - before[2]
+
     def _shows_same(self, tensor: torch.Tensor) -> bool:
         """Whether a view is the contiguous bytes that the call read."""
-        if not self.reads or tensor.nbytes < _SAME_MEMORY:
+        if not self.reads or tensor.layout is not torch.strided or tensor.nbytes < _SAME_MEMORY:
             return False
         source = self._given.tensors[0]
         return (

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -101,20 +101,29 @@ def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> N
 
 
 def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
-    from torch._dynamo.callback import callback_handler
+    from torch._dynamo.callback import CompilationCallbackHandler
     from torch._inductor.output_code import CompiledFxGraph
 
-    def start(_args: Any) -> None:
-        session.lane.silent += 1
-
-    def end(_args: Any) -> None:
-        session.lane.silent = max(0, session.lane.silent - 1)
-
-    callback_handler.register_start_callback(start)
-    stack.callback(callback_handler.remove_start_callback, start)
-    callback_handler.register_end_callback(end)
-    stack.callback(callback_handler.remove_end_callback, end)
+    # Not by registering callbacks: torch._dynamo.reset() forgets those.
+    _patch(stack, CompilationCallbackHandler, "install_callbacks", functools.partial(_compiling, session))
     _patch(stack, CompiledFxGraph, "__call__", functools.partial(compiled_graph, session))
+
+
+def _compiling(
+    session: Session, original: Callable[..., AbstractContextManager[None]]
+) -> Callable[..., AbstractContextManager[None]]:
+    @functools.wraps(original)
+    @contextmanager
+    def install_callbacks(*args: Any, **kwargs: Any) -> Iterator[None]:
+        lane = session.lane
+        lane.silent += 1
+        try:
+            with original(*args, **kwargs):
+                yield
+        finally:
+            lane.silent -= 1
+
+    return install_callbacks
 
 
 def _backward(session: Session, steps: Steps, original: Callable[..., None]) -> Callable[..., None]:

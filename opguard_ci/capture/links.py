@@ -51,6 +51,8 @@ class Memory:
         lo = int(tensor.storage_offset()) * size + known[2]
         if tensor.is_contiguous():
             hi = lo + int(tensor.nbytes)
+            if tensor.is_neg() or tensor.is_conj():  # the same bytes show something else
+                return known[0], (lo, hi, (tensor.dtype, tensor.is_neg(), tensor.is_conj())), lo, hi, True
             return known[0], (lo, hi, tensor.dtype), lo, hi, True
         return _strided(tensor, known[0], lo)
 
@@ -120,7 +122,8 @@ def _strided(tensor: torch.Tensor, region: Region, lo: int) -> Place:
             break
         hi += (length - 1) * stride * size
     dense = hi - lo == tensor.nbytes and 0 not in strides
-    return region, (lo, hi, tensor.dtype, tuple(shape), strides), lo, hi, dense
+    lazy = (tensor.is_neg(), tensor.is_conj())
+    return region, (lo, hi, tensor.dtype, tuple(shape), strides, *(lazy if any(lazy) else ())), lo, hi, dense
 
 
 def read(place: Place, value: int) -> tuple[tuple[int, ...], int]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .call import Call
@@ -46,6 +47,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or _EMPTY
         for kind in types:
             if kind not in _PLAIN and _dispatches(kind):
+                if issubclass(kind, FakeTensor):  # nothing is computed
+                    return func(*args, **kwargs)
                 return NotImplemented  # a wrapper subclass: its inner operators will come by
         session = self.session
         lane = session.lane

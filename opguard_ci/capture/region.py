@@ -8,7 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 Geometry = tuple[Any, ...]
-"""(lo, hi, dtype) of a contiguous view, in bytes; with shape and strides, in elements, of any other."""
+"""(lo, hi, dtype) of a contiguous view, in bytes; with shape and strides, in elements, of any other; and what else
+tells two views of the same bytes apart.
+"""
 
 _MAX_WRITES: Final = 256
 _MAX_SEEN: Final = 4096
@@ -154,7 +156,7 @@ class _Bytes:
 
 def _bytes(geometry: Geometry) -> Any:
     lo, hi, dtype, *layout = geometry
-    shape, strides = layout or ((hi - lo,), (1,))
+    shape, strides = layout[:2] or ((hi - lo,), (1,))
     size = dtype.itemsize if layout else 1
     interface = {
         "data": ((1 << 32) + lo, True),

@@ -57,6 +57,14 @@ class _Lane(threading.local):
     making_workers = 0
 
 
+def _nested_shape(tensor: torch.Tensor) -> tuple[str, ...]:
+    """The sizes of the parts of a nested tensor, which has no shape."""
+    if tensor.layout is torch.jagged:
+        return tuple(map(str, tensor.shape))
+    with quiet():
+        return tuple("x".join(map(str, size)) for size in tensor._nested_tensor_size().tolist())
+
+
 def _is_running(number: int) -> bool:
     """Whether a frame is among the callers."""
     frame: FrameType | None = sys._getframe(2)
@@ -125,10 +133,11 @@ class Session:
 
     def spec(self, tensor: torch.Tensor) -> int:
         """The interned description of a tensor: dtype, shape, and device and layout where they are unusual."""
-        key = (tensor.dtype, tensor.shape, tensor.layout, tensor.is_cpu)
+        shape = tensor.shape if not tensor.is_nested else _nested_shape(tensor)
+        key = (tensor.dtype, shape, tensor.layout, tensor.is_cpu)
         found = self._specs.get(key)
         if found is None:
-            text = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+            text = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
             if tensor.layout is not torch.strided:
                 text += f" {str(tensor.layout).removeprefix('torch.')}"
             if not tensor.is_cpu:
