@@ -16,11 +16,11 @@ from opguard_ci.report.text import error_lines
 
 _EXIT_CODES: Final = """\
 exit codes:
-  0  identical, equivalent, ok, findings
-  1  diverged (compare --strict: also equivalent)
-  2  the request makes no sense as given
-  3  the two sides cannot be compared
-  4  unstable, untestable
+  0  identical, equivalent, ok, findings, found
+  1  diverged (compare and check --strict: also equivalent)
+  2  the request makes no sense as given, or is refused
+  3  environment, no-reference, or two sides that cannot be compared
+  4  unstable, untestable; of a bisection candidates, nothing
   5  a defect of opguard_ci (a file to attach is named)
 
 Arguments after -- are the target's own: opguard run train.py -o runs/a -- --lr 0.1

@@ -22,6 +22,8 @@ _RECIPES = _PACKAGE + "recipes" + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE = tuple({sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib")})
 _MAX_FRAMES = 24
+_RUN = _PACKAGE + os.path.join("capture", "run.py")  # noqa: PTH118 - the text of co_filename
+_END = 2
 
 
 class Stacks:
@@ -32,7 +34,7 @@ class Stacks:
         bases = [root] if folder is None else [root, folder]
         self._roots = [os.path.realpath(base).rstrip(os.sep) + os.sep for base in bases]
         self._strings = strings
-        self._is_user: dict[int, bool] = {}
+        self._is_user: dict[int, int] = {}  # by code: 1 the user's, 0 not, _END: all below it are ours
         self._codes: dict[int, CodeType] = {}  # keeps the code alive so that its id stays its own
         self._ids: dict[tuple[int, ...], int] = {}
         self._lines: dict[tuple[int, int], str] = {}
@@ -47,6 +49,8 @@ class Stacks:
             user = is_user.get(number)
             if user is None:
                 user = self._learn(code)
+            if user is _END:
+                break
             if user:
                 key += (number, frame.f_lasti)
                 if len(key) >= 2 * _MAX_FRAMES:
@@ -61,9 +65,10 @@ class Stacks:
             )
         return found
 
-    def _learn(self, code: CodeType) -> bool:
+    def _learn(self, code: CodeType) -> int:
         self._codes[id(code)] = code
-        user = self._is_user[id(code)] = is_user_file(code.co_filename)
+        user = _END if code.co_name == "_run" and code.co_filename == _RUN else int(is_user_file(code.co_filename))
+        self._is_user[id(code)] = user
         return user
 
     def _line(self, number: int, lasti: int) -> str:

@@ -8,7 +8,6 @@ are running, the cache of runs is empty). Each figure is the median of the round
 own ratios.
 """
 
-
 from __future__ import annotations
 
 import sys
