@@ -12,7 +12,7 @@ import pytest
 from opguard_ci.capture.recording import Recording, failure
 from opguard_ci.capture.run import ENVIRONMENT
 from opguard_ci.capture.run import execute as execute_target
-from opguard_ci.errors import OpguardError
+from opguard_ci.errors import OpguardError, UntestableError
 from opguard_ci.recipe import parse_target
 from opguard_ci.worker.proof import Proof, code_of
 from opguard_ci.worker.request import RunRequest
@@ -74,17 +74,17 @@ class ChildTest(node.Child):
             self._skipped.append(str(reason))
 
     def end(self, proof: Proof, printed: str) -> dict[str, Any]:
-        """Judge the run and close its trace."""
+        """Close the trace of a test that passed. Raises ``UntestableError`` for every other."""
         what = self._request.argv[-1]
         if self._problems:
             text = "\n".join(self._problems)
-            return self.broken(failure("target-raised", f"{what} fails{node.last_error(text)}", text))
+            raise UntestableError("target-raised", f"{what} fails{node.last_error(text)}", text)
         if self._skipped:
-            return self.broken(failure("test-skipped", f"{what} is skipped: {self._skipped[0][:_MAX_MESSAGE]}"))
+            raise UntestableError("test-skipped", f"{what} is skipped: {self._skipped[0][:_MAX_MESSAGE]}")
         if self._recorded is None or self._opguard is None:
-            return self.broken(failure("not-collected", f"pytest runs no test {what} that uses opguard here.", printed))
+            raise UntestableError("not-collected", f"pytest runs no test {what} that uses opguard here.", printed)
         if not self._opguard.is_complete:
-            return self.broken(failure("steps-not-finished", f"{what} does not go through all of its steps here."))
+            raise UntestableError("steps-not-finished", f"{what} does not go through all of its steps here.")
         proof.check()
         return self._recorded.finish({"status": "ok"}, proof.notes())
 

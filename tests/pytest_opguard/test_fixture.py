@@ -43,11 +43,13 @@ def test_reference_of_a_test(project: Project) -> None:
 def test_without_a_reference(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test has no golden, so that without a commit it is skipped, in CI compared with the merge base."""
     project.write(test_it=TEST)
-    project.git.commit("a test")
+    commit = project.git.commit("a test")
     project.pytest("test_it.py").assert_outcomes(skipped=1)
     project.pytest("test_it.py", "--opguard-missing=fail").assert_outcomes(failed=1)
-    monkeypatch.setenv("GITLAB_CI", "true")  # of which nothing is known
-    project.pytest("test_it.py").assert_outcomes(skipped=1)
+    monkeypatch.setenv("CI", "true")
+    compared = project.pytest("test_it.py")
+    compared.assert_outcomes(passed=1)
+    assert commit[:12] in line_with(text_of(compared), "^opguard: 1 identical")
 
 
 WRONG = {

@@ -111,9 +111,9 @@ def test_last_failed(project: Project) -> None:
     project.write(recipe=RECIPE + "\n\n@recipe(steps=2)\ndef narrow():\n    yield from run(4)\n")
     project.git.commit("two")
     project.edit("yield from run()", "yield from run(6)", "recipe.py")
-    run = project.pytester.runpytest_inprocess
-    run("recipe.py", "--opguard-reference=HEAD").assert_outcomes(passed=1, failed=1)
-    run("recipe.py", "--opguard-reference=HEAD", "--lf").assert_outcomes(failed=1, deselected=1)
+    options = ("-p", "no:hypothesispytest", "recipe.py", "--opguard-reference=HEAD")
+    project.pytester.runpytest_inprocess(*options).assert_outcomes(passed=1, failed=1)
+    project.pytester.runpytest_inprocess(*options, "--lf").assert_outcomes(failed=1, deselected=1)
 
 
 def test_nothing_is_left_running(project: Project) -> None:
