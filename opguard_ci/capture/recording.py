@@ -16,7 +16,6 @@ from ..trace.digest import step_digests
 from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
-from .fingerprint.cpu import SCHEME
 from .session import Session
 from .steps import EnoughSteps
 
@@ -59,7 +58,7 @@ class Recording:
             "environment": {"key": environment.environment_key(document, profile), "document": document},
             "profile": profile,
             "level": request.level,
-            "scheme": SCHEME,
+            "scheme": "",
             "ranks": 1,
             "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
             "steps": [],
@@ -90,11 +89,16 @@ class Recording:
             if len(steps) <= _EAGER_STEPS or now >= self._manifest_due:
                 self._manifest_due = now + _MANIFEST_EVERY
                 self._manifest["coverage"] = self._coverage()
-                self._writer.write_manifest(self._manifest)
+                self._write_manifest()
         except OpguardError as error:
-            self.broken, self.session.closed = error, True
+            self.broken = error
+            self.session.discard()
             raise EnoughSteps from error
         self._stop_if_unexpected(table.step)
+
+    def _write_manifest(self) -> None:
+        self._manifest["scheme"] = self.session.scheme
+        self._writer.write_manifest(self._manifest)
 
     def _stop_if_unexpected(self, step: int) -> None:
         if self._expected is None or self.session.closed:
@@ -102,7 +106,7 @@ class Recording:
         mine = self._manifest["steps"][-1]["digests"].get("contract")
         if self._expected.get(str(step), mine) != mine:
             self.note(f"Stopped after step {step}, the first that differs from the reference.")
-            self.session.closed = True
+            self.session.discard()
             raise EnoughSteps
 
     @property
@@ -113,7 +117,7 @@ class Recording:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the trace open; whatever happens, it is closed and readable."""
-        self._writer.write_manifest(self._manifest)
+        self._write_manifest()
         try:
             yield
         finally:
@@ -147,7 +151,7 @@ class Recording:
         }
         self._manifest["complete"] = outcome["status"] == "ok"
         with suppress(OpguardError) if self.broken is not None else nullcontext():  # it is said already
-            self._writer.write_manifest(self._manifest)
+            self._write_manifest()
         return {
             **outcome,
             "steps": len(self._manifest["steps"]),

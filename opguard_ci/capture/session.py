@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import mmap
 import os
@@ -16,10 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
-from .fingerprint import cpu
-from .fingerprint.tensors import Unhashable, quiet, value
+from .fingerprint import cpu, mix64
+from .fingerprint.cuda import DeviceFingerprints
+from .fingerprint.quiet import Unhashable, quiet
+from .fingerprint.tensors import is_on_device, value, values
 from .finite import is_finite
-from .links import Memory, read
+from .late import Late
+from .links import Memory, Place, read
 from .provenance import Modules, Origins, Stacks
 from .schema import BREADCRUMB_BYTES, OpInfo, describe
 
@@ -45,6 +49,8 @@ _HEADS: Final = (
     "state_after",
 )
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
+_MAX_LATE: Final = 50_000
+"""So many calls and contract values wait for values of a device at most."""
 
 
 class _Lane(threading.local):
@@ -106,6 +112,9 @@ class Session:
         self._reads: list[ReadRow] = []
         self._writes: list[WriteRow] = []
         self._first = 0  # number of this step's first event
+        self.devices = DeviceFingerprints(self.notes.add)
+        self._late = Late(self.devices, self._learn_constants, self.defect)
+        self._ready: list[StepTable] = []
         self._specs: dict[tuple[Any, ...], int] = {}
         self._constants: dict[int, frozenset[int] | None] = {}  # by spec; None: all values are weak
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
@@ -143,13 +152,26 @@ class Session:
             if not tensor.is_cpu:
                 text += f" {tensor.device.type}"
             found = self._specs[key] = self.strings.spec(text)
+            self._constants[found] = frozenset()
             if tensor.numel() <= 4 or tensor.dtype in cpu.EXACT_INTEGERS:
                 self._constants[found] = None
+            elif is_on_device(tensor):
+                self._ask_for_constants(found, tensor)
             elif tensor.is_cpu and tensor.layout is torch.strided:
                 self._constants[found] = cpu.constants(tensor.dtype, tensor.nbytes)
-            else:
-                self._constants[found] = frozenset()
         return found
+
+    def _ask_for_constants(self, spec: int, tensor: torch.Tensor) -> None:
+        patterns = [pattern for pattern in cpu.patterns(tensor.dtype) if len(pattern) <= mix64.WORD]
+        try:
+            with self.lock:
+                handles = [self.devices.queue_constant(pattern, tensor) for pattern in patterns]
+                self._late.add_constants(spec, handles)
+        except Unhashable:  # asked again when the tensor is
+            pass
+
+    def _learn_constants(self, spec: int, constants: frozenset[int]) -> None:
+        self._constants[spec] = constants
 
     def is_weak(self, spec: int, found: int) -> bool:
         """Whether a value occurs everywhere and so proves nothing (verdict.md, rule 3)."""
@@ -219,8 +241,44 @@ class Session:
 
     @staticmethod
     def generator_state(generator: torch.Generator) -> int:
-        """The fingerprint of a generator's state."""
-        return value(generator.get_state())
+        """The fingerprint of a generator's state, which lies on the host, whatever it draws for."""
+        state = generator.get_state()
+        return cpu.of_memory(state.data_ptr(), state.nbytes, state.dtype)
+
+    # Links
+
+    @property
+    def scheme(self) -> str:
+        """The schemes of the fingerprints so far."""
+        return f"{cpu.SCHEME}+{mix64.SCHEME}" if self.devices.used else cpu.SCHEME
+
+    def link(self, work: Callable[[], None], info: OpInfo | None = None) -> None:
+        """Work something out from values: now, or when those of a device are there. The lock is held."""
+        if not self.devices.used:
+            work()
+            return
+        self._late.add(work, info)
+        if len(self._late) >= _MAX_LATE:
+            self._late.cut(self.step, ends=False)
+            self._settle(0)
+
+    def resolved(self, value: int) -> int:
+        """What a handle stands for, in work that was given to ``link``; a value stands for itself."""
+        return value if value >= 0 else self.devices.values.of(value)
+
+    def _settle(self, keep: int) -> None:
+        """Work out what waits for a device, but for so many of the last parts."""
+        while self._late.num_parts() > keep:
+            step, ends = self._late.settle()
+            if ends:
+                self._ready.append(self._take_table(step))
+
+    def discard(self) -> None:
+        """Write no more, also not what is still on its way."""
+        with self.lock:
+            self.closed = True
+            self._late.discard()
+            self._rows, self._reads, self._writes, self._ready = [], [], [], []
 
     # Events
 
@@ -244,7 +302,7 @@ class Session:
             self.num_hashed += 1
         place = (call.module, call.stack, NULL, call.flags)
         op, args = strings.op(call.info.name), strings.args(call.text)
-        self._append((self.lane_number(), call.phase, call.kind, op, args, *place, *draw), call.reads, writes)
+        self._append((call.lane, call.phase, call.kind, op, args, *place, *draw), call.reads, writes)
 
     def _append(self, row: tuple[int, ...], reads: list[ReadRow], writes: list[WriteRow]) -> None:
         self._num_events += 1
@@ -258,37 +316,50 @@ class Session:
             return
         with quiet(), self.lock:
             if not self.closed:
-                lane, phase = self.lane_number(), self.phase()
-                for entry in entries:
-                    self._append_entry(entry, lane, phase)
+                self._record_contract(list(entries))
 
-    def _append_entry(self, entry: Entry, lane: int, phase: int) -> None:
-        strings, held = self.strings, entry.held
-        if self.nonfinite is not None and not is_finite(held):
-            self.nonfinite.append(f"step {self.step}: {entry.name}")
-        found, flags = NO_VALUE, 0
+    def _record_contract(self, entries: list[Entry]) -> None:
+        lane, phase = self.lane_number(), self.phase()
+        tensors = [entry.held for entry in entries if isinstance(entry.held, torch.Tensor)]
+        try:
+            found = iter(values(tensors, self.devices))
+        except Unhashable:  # one of them: see below which
+            found = None
+        for entry in entries:
+            held = entry.held
+            if self.nonfinite is not None and not is_finite(held):
+                self.nonfinite.append(f"step {self.step}: {entry.name}")
+            place = None
+            if isinstance(held, torch.Tensor):
+                spec, content = self.spec(held), self._content(entry, held) if found is None else next(found)
+                if content:
+                    place = self.memory.place(held)
+            else:
+                spec, content = self.strings.spec(type(held).__name__), cpu.of_text(repr(held))
+            self.link(functools.partial(self._append_entry, entry, (lane, phase), spec, content, place))
+
+    def _content(self, entry: Entry, held: torch.Tensor) -> int:
+        try:
+            return value(held, self.devices)
+        except Unhashable as reason:
+            self.unhashed(f"contract {entry.name}", reason)
+            return NO_VALUE
+
+    def _append_entry(self, entry: Entry, moment: tuple[int, int], spec: int, found: int, place: Place | None) -> None:
+        strings, found = self.strings, self.resolved(found)
         writers: tuple[int, ...] = ()
-        if isinstance(held, torch.Tensor):
-            spec = self.spec(held)
-            try:
-                found = value(held)
-                place = self.memory.place(held)
-                if place is not None:
-                    place[0].state = place[0].state or entry.section in _STATE_SECTIONS
-                    writers, flags = read(place, found)
-            except Unhashable as reason:
-                self.unhashed(f"contract {entry.name}", reason)
-        else:
-            spec = strings.spec(type(held).__name__)
-            found, flags = cpu.of_text(repr(held)), OUTSIDE
+        flags = 0 if isinstance(entry.held, torch.Tensor) else OUTSIDE
+        if place is not None:
+            place[0].state = place[0].state or entry.section in _STATE_SECTIONS
+            writers, flags = read(place, found)
         op, args = strings.op(entry.section), strings.args(entry.name)
         key = NULL if entry.key is None else strings.key(entry.key)
-        row = (lane, phase, _CONTRACT, op, args, NULL, NULL, key, 0, NULL, 0, 0)
+        row = (*moment, _CONTRACT, op, args, NULL, NULL, key, 0, NULL, 0, 0)
         self._append(row, [(found, spec, flags, writers)], [])
 
-    def _take_table(self) -> StepTable:
-        """The step collected so far, as columns. The lock is held."""
-        table = StepTable(self.step, self._first, self.strings)
+    def _take_table(self, step: int) -> StepTable:
+        """What was worked out so far, as the columns of a step. The lock is held."""
+        table = StepTable(step, self._first, self.strings)
         if self._rows:
             *heads, read_ends, write_ends = map(list, zip(*self._rows, strict=True))
             for name, column in zip(_HEADS, heads, strict=True):
@@ -312,25 +383,47 @@ class Session:
     def relabel_step(self, step: int) -> None:
         """Give the step that is being collected another number (what ran before ``mark_step(0)`` was setup)."""
         with self.lock:
+            if self.devices.used:
+                self._late.cut(self.step, ends=False)
+                self._settle(0)
             self.step = step
             if step < 0:
                 self._rows = [(row[0], _SETUP if row[1] == _FORWARD else row[1], *row[2:]) for row in self._rows]
 
     def end_step(self, following: int) -> None:
-        """Write the step collected so far and begin another."""
+        """Write the step collected so far and begin another.
+
+        A step with device tensors is written at the end of the next one: the device need not be waited for.
+        """
         with self.lock:
-            table = self._take_table()
+            self._end(keep=1)
             self.step = following
             self.memory.sweep()
-        self._write_step(table)
+        self._write_ready()
+
+    def _end(self, keep: int) -> None:
+        if self.devices.used:
+            self._late.cut(self.step, ends=True)
+            self._settle(keep)
+        else:
+            self._ready.append(self._take_table(self.step))
+
+    def _write_ready(self) -> None:
+        while self._ready:
+            self._write_step(self._ready.pop(0))
 
     def close(self) -> None:
         """Write what is left; later operators are no longer recorded."""
         with self.lock:
-            table = self._take_table()
+            try:
+                self._end(keep=0)
+            except RuntimeError as error:
+                first_line = str(error).partition("\n")[0]
+                self.unseen.add(f"what the last steps computed, for the device failed ({first_line})")
             self.closed = True
-        if len(table):
-            self._write_step(table)
+            if self._ready and not len(self._ready[-1]):
+                self._ready.pop()
+        self._write_ready()
         if self._crumbs is not None:
             self._crumbs.close()
             self._crumbs = None

@@ -11,6 +11,7 @@ import torch
 
 from . import mix64
 from .pages import Page
+from .quiet import quiet
 from .strides import strides_of
 
 _PIECE: Final = 1 << 25
@@ -51,8 +52,9 @@ class TritonBackend:
         if strides is not None:
             self._kernels.strided(stream, address, strides, slot)
             return
-        for piece, start in pieces(data):
-            self._kernels.one(stream, address_of(piece), piece.nbytes, start, slot)
+        with quiet():
+            for piece, start in pieces(data):
+                self._kernels.one(stream, address_of(piece), piece.nbytes, start, slot)
 
     def many(self, stream: int, tensors: Sequence[torch.Tensor], sizes: list[int], page: Page, row: int) -> None:
         """See ``Backend``."""
@@ -71,8 +73,9 @@ class TorchBackend:
 
     def one(self, stream: int, data: torch.Tensor, page: Page, row: int) -> None:
         """See ``Backend``."""
-        for piece, start in pieces(data):
-            page.slots[row] += mix64.raw(piece, start)
+        with quiet():
+            for piece, start in pieces(data):
+                page.slots[row] += mix64.raw(piece, start)
 
     def many(self, stream: int, tensors: Sequence[torch.Tensor], sizes: list[int], page: Page, row: int) -> None:
         """See ``Backend``."""
@@ -81,8 +84,9 @@ class TorchBackend:
 
     def constant(self, stream: int, pattern: int, nbytes: int, page: Page, row: int) -> None:
         """See ``Backend``."""
-        words = torch.full((-(-nbytes // mix64.WORD),), pattern - (pattern >> 63 << 64), device=page.slots.device)
-        page.slots[row] += mix64.raw(words.view(torch.uint8)[:nbytes])
+        with quiet():
+            words = torch.full((-(-nbytes // mix64.WORD),), pattern - (pattern >> 63 << 64), device=page.slots.device)
+            page.slots[row] += mix64.raw(words.view(torch.uint8)[:nbytes])
 
 
 def address_of(tensor: torch.Tensor) -> int:

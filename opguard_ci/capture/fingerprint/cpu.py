@@ -141,9 +141,14 @@ def constants(dtype: torch.dtype, nbytes: int) -> frozenset[int]:
     if known is None:
         if len(_constants) > 4096:
             _constants.clear()
-        patterns = (bytes(dtype.itemsize), _one(dtype)) if nbytes <= _MAX_CONSTANT else ()
-        known = _constants[key] = frozenset(of_constant(pattern, nbytes, dtype) for pattern in patterns if pattern)
+        wanted = patterns(dtype) if nbytes <= _MAX_CONSTANT else ()
+        known = _constants[key] = frozenset(of_constant(pattern, nbytes, dtype) for pattern in wanted)
     return known
+
+
+def patterns(dtype: torch.dtype) -> tuple[bytes, ...]:
+    """The bytes of a 0 and, where we know it, of a 1."""
+    return tuple(pattern for pattern in (bytes(dtype.itemsize), _one(dtype)) if pattern)
 
 
 def _one(dtype: torch.dtype) -> bytes:

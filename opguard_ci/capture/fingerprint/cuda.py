@@ -13,20 +13,18 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
+import numpy as np
 import torch
 
 from . import mix64
 from .backends import Backend, TorchBackend, TritonBackend, address_of
 from .pages import PAGE, Page, Values
+from .quiet import Unhashable, quiet
 
 MANY: Final = 1 << 20
 """Tensors of one call up to so many bytes share a launch."""
 
 _NOTHING: Final = nullcontext()
-
-
-class Uncapturable(Exception):
-    """The operator is being recorded into a CUDA graph, where a fingerprint would be taken at every replay."""
 
 
 class _Device:
@@ -44,7 +42,7 @@ class _Device:
         if self._side is None:
             return 0
         if torch._C._cuda_isCurrentStreamCapturing():
-            raise Uncapturable
+            raise Unhashable("being recorded into a CUDA graph")  # we would be replayed with it
         return torch._C._cuda_getCurrentRawStream(self._index)
 
     def is_current(self) -> bool:
@@ -64,7 +62,7 @@ class _Device:
         if self._side is None:
             return Page(self.device)
         # On a stream of its own, so that waiting for the zeros is not waiting for the step.
-        with torch.cuda.stream(self._side):
+        with quiet(), torch.cuda.stream(self._side):
             page = Page(self.device)
         self._side.synchronize()
         return page
@@ -80,6 +78,7 @@ class DeviceFingerprints:
         self.values = Values()
         self._fallback = fallback
         self._devices: dict[int, _Device] = {}
+        self._texts: list[tuple[int, list[str | int]]] = []
         self._lock = threading.Lock()
 
     @property
@@ -157,10 +156,20 @@ class DeviceFingerprints:
             device.backend.constant(stream, word, nbytes, page, row)
         return page.handle(row)
 
-    def end_step(self) -> Batch:
-        """Have the sums of this step copied to the host. Does not wait. Call it outside all dispatch modes."""
-        batch = Batch(self.values)
+    def queue_text(self, pieces: list[str | int]) -> int:
+        """The value of a text with values in it; a handle if one of them is."""
+        if not any(isinstance(piece, int) and piece < 0 for piece in pieces):
+            return self.values.of_text(pieces)
+        number = self.values.next_number()
         with self._lock:
+            self._texts.append((number, pieces))
+        return ~(number * PAGE)
+
+    def end_step(self) -> Batch:
+        """Have the sums of this step copied to the host. Does not wait."""
+        with quiet(), self._lock:
+            batch = Batch(self.values, self._texts)
+            self._texts = []
             for device in self._devices.values():
                 used, device.used = device.used, []
                 if used:
@@ -189,8 +198,8 @@ class DeviceFingerprints:
 class Batch:
     """The fingerprints of one step, on their way to the host."""
 
-    def __init__(self, values: Values) -> None:
-        self._values = values
+    def __init__(self, values: Values, texts: list[tuple[int, list[str | int]]]) -> None:
+        self._values, self._texts = values, texts
         self._copies: list[tuple[_Device, list[Page], torch.cuda.Event | None]] = []
 
     def copy(self, device: _Device, pages: list[Page]) -> None:
@@ -227,4 +236,7 @@ class Batch:
                 numbers.append(page.number)
             device.free += pages
         self._copies = []
+        for number, pieces in self._texts:
+            self._values.learn(number, np.array([self._values.of_text(pieces)], np.uint64))
+            numbers.append(number)
         return numbers

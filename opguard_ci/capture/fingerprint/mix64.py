@@ -68,7 +68,8 @@ def finish(totals: Words, nbytes: Words, salts: Words) -> Words:
 
 def raw(tensor: torch.Tensor, start: int = 0) -> torch.Tensor:
     """The raw sum of a tensor whose first word is word number ``start``: an int64 of no dimension, on its device."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    dense = tensor.detach().contiguous()
+    flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # whatever the stride of a single element
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
     for piece in flat.split(_PIECE * WORD):
         words = _words(piece)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from . import mix64
+from . import cpu, mix64
 
 PAGE: Final = 8192
 """Slots of a page."""
@@ -27,6 +27,7 @@ class Page:
         self.host = torch.empty(PAGE, dtype=torch.int64, pin_memory=on_device)
         self.table = torch.empty(PAGE * 2, dtype=torch.int64, pin_memory=on_device)
         """Address and number of bytes of the tensors that share a launch; the device reads it where it is."""
+        self._totals = self.host.numpy().view(np.uint64)
         self.entries = self.table.numpy().data.cast("B").cast("q")
         self.address = self.slots.data_ptr()
         self.table_address = self.table.data_ptr()
@@ -55,9 +56,8 @@ class Page:
     def values(self) -> mix64.Words:
         """The values, from the sums that were copied to the host."""
         count = len(self.nbytes)
-        totals = self.host.numpy()[:count].view(np.uint64)
         salts = np.fromiter(map(mix64.salt, self._dtypes), np.uint64, count)
-        return mix64.finish(totals, np.array(self.nbytes, np.uint64), salts)
+        return mix64.finish(self._totals[:count], np.array(self.nbytes, np.uint64), salts)
 
 
 class Values:
@@ -85,6 +85,10 @@ class Values:
             return value
         number, row = divmod(~value, PAGE)
         return int(self._pages[number][row])
+
+    def of_text(self, pieces: Iterable[str | int]) -> int:
+        """The value of a text made of these pieces and, as hexadecimal digits, values."""
+        return cpu.of_text("".join(piece if isinstance(piece, str) else f"{self.of(piece):x}" for piece in pieces))
 
     def of_all(self, values: Iterable[int]) -> list[int]:
         """The same for a whole column."""

@@ -133,3 +133,9 @@ def test_finish_is_never_zero():
     x = torch.tensor([3], dtype=torch.int64)
     assert mix64.finish_one(0, 0, x.dtype) != 0
     assert mix64.value(x) not in (0, cpu.of_bytes(x.numpy().tobytes(), x.dtype))
+
+
+def test_single_element_with_any_stride():
+    """A tensor of one element counts as contiguous whatever its strides say."""
+    x = torch.randn(3, 3, dtype=torch.float64)[1:2, 1:2]
+    assert mix64.value(x) == mix64.value(x.clone().reshape(1))

@@ -1,0 +1,136 @@
+"""A trace is the same whether values are there at once or only at the end of the step.
+
+Here memory of the host is treated as that of a device, so that every value is a handle until then.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from opguard_ci.capture.fingerprint import cpu, mix64
+
+from .running import Programs, Ran
+
+AS_ON_A_DEVICE = """
+from opguard_ci.capture.fingerprint import tensors
+
+_kind_of = tensors._kind_of
+tensors._kind_of = lambda tensor: _kind_of(tensor) or tensors._DEVICE
+tensors._kinds.clear()
+"""
+
+TRAINING = """
+import torch
+from torch import nn
+
+
+def main():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(144, 5)
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(torch.randn(6, 3, 8, 8)), torch.randint(0, 5, (6,)))
+        loss.backward()
+        optimizer.step()
+    return {"answer": model(torch.ones(6, 3, 8, 8))}
+"""
+
+MEMORY = """
+import numpy as np
+import torch
+
+
+def main(mark):
+    array = np.zeros(100, np.float32)
+    mine = torch.from_numpy(array)
+    state = torch.zeros(1000)
+    for step in range(3):
+        mark(step)
+        array += 1
+        x = mine * 2
+        state.add_(1)
+        state[10:20] = 7
+        y = (state * 3).reshape(10, 100).t()
+        state.numpy()[500] = step + 0.5
+        z = state[400:600] + state[:200]
+        fresh = torch.empty(64)
+        fresh.numpy()[:] = step
+        w = fresh.exp()
+        torch.ones(64).resize_(80)
+        y.contiguous()[::2, ::3].mul_(2)
+        torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), (3,)) * 2
+        with_gap = torch.zeros(8, 8)[:, ::2]
+        with_gap += x[0]
+    return {"z": z, "w": w, "nothing": torch.zeros(0), "conjugate": torch.ones(3, dtype=torch.complex64).conj()}
+"""
+
+THREADS = """
+import threading
+import torch
+
+
+def main(mark):
+    for step in range(3):
+        mark(step)
+        def work():
+            x = torch.full((50,), float(step))
+            for _ in range(20):
+                x = x * 1.5 + 1
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        x = torch.arange(600.0, requires_grad=True)
+        (x.sin() * x).sum().backward()
+"""
+
+PROGRAMS = {"training": TRAINING, "memory": MEMORY, "threads": THREADS}
+
+
+def comparable(ran: Ran) -> tuple[list[object], list[int]]:
+    """All that a trace says but its values, and these in order."""
+    facts: list[object] = []
+    values: list[int] = []
+    for event in itertools.chain.from_iterable(table.events() for table in ran.trace.steps()):
+        place = (event.index, event.step, event.lane, event.phase, event.kind, event.op, event.module, event.stack)
+        reads = [(read.spec, read.flags, read.writers, read.value == 0) for read in event.reads]
+        writes = [(write.spec, write.flags, write.slot, write.value == 0) for write in event.writes]
+        facts.append((place, event.args, event.key, event.flags, event.draw, reads, writes))
+        values += [read.value for read in event.reads] + [write.value for write in event.writes]
+    return facts, values
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_late_values_give_the_same_trace(name: str, programs: Programs):
+    """Links, marks and hidden writes are those of values that are there at once; equal values stay equal."""
+    source = PROGRAMS[name]
+    at_once, late = programs.run(source), programs.run(source + AS_ON_A_DEVICE)
+    assert at_once.ok, at_once.answer
+    assert late.ok, late.answer
+    assert not late.answer["coverage"]["unseen"]
+    facts, values = comparable(at_once)
+    late_facts, late_values = comparable(late)
+    assert facts == late_facts
+    pairs = set(zip(values, late_values, strict=True))
+    assert len(pairs) == len(set(values)) == len(set(late_values))
+    assert at_once.manifest["scheme"] == cpu.SCHEME
+    assert late.manifest["scheme"] == f"{cpu.SCHEME}+{mix64.SCHEME}"
+
+
+def test_a_run_that_raises_keeps_all_ended_steps(programs: Programs):
+    """Values on their way are waited for when the target fails."""
+    failing = TRAINING.replace("    return", "    raise ValueError('no')\n    return") + AS_ON_A_DEVICE
+    ran = programs.run(failing)
+    assert ran.answer["slug"] == "target-raised"
+    assert ran.steps == [0, 1, 2, 3]
+
+
+def test_a_limit_of_steps_writes_them_all(programs: Programs):
+    """The last step is written though no other ends after it."""
+    ran = programs.run(TRAINING + AS_ON_A_DEVICE, steps=2)
+    assert ran.ok
+    assert ran.steps == [0, 1]
+    assert programs.run(TRAINING + AS_ON_A_DEVICE).digests[:2] == ran.digests
