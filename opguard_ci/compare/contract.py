@@ -63,6 +63,7 @@ def _section(section: str, left: dict[str, Event], right: dict[str, Event]) -> l
             del only_left[name], only_right[name]
     found += _paired_by_key(section, only_left, only_right)
     _drop_equal_values(only_left, only_right)
+    found += _paired_in_order(section, only_left, only_right)
     found += [Difference(section, name, event, None) for name, event in only_left.items()]
     found += [Difference(section, name, None, event) for name, event in only_right.items()]
     return found
@@ -90,3 +91,13 @@ def _drop_equal_values(only_left: dict[str, Event], only_right: dict[str, Event]
         same = by_value.get(_value(event))
         if same:
             del only_left[name], only_right[same.pop(0)]
+
+
+def _paired_in_order(section: str, only_left: dict[str, Event], only_right: dict[str, Event]) -> list[Difference]:
+    """Pair what was renamed and differs, if both sides have as many of the same kind; it is taken out of both."""
+    left, right = [*only_left.items()], [*only_right.items()]
+    if [event.reads[0].spec for _, event in left] != [event.reads[0].spec for _, event in right]:
+        return []
+    only_left.clear()
+    only_right.clear()
+    return [Difference(section, name, event, other) for (name, event), (_, other) in zip(left, right, strict=True)]

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, Event
 from .arguments import split_arguments
-from .cause import Cause, Judge, argument_name
+from .cause import Cause, argument_name
+from .judge import Judge
 from .values import base_name
 
 _MAX_BLOCK: Final = 40

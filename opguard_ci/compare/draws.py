@@ -4,13 +4,18 @@ Pure.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Final
 
-from ..trace.model import Event
-from .values import Key, base_name, result
+from ..trace.model import RECOMPUTED, Event
+from .values import Key, Side, base_name, read_values, result
+
+_WINDOW: Final = 1000
+"""So many draws after the first that differs decide what happened to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +45,156 @@ def _full(event: Event) -> Key:
 
 
 def _place(event: Event) -> Key:
-    return (event.step, base_name(event.op), event.args, tuple(write.spec for write in event.writes))
+    return (base_name(event.op), event.args, tuple(write.spec for write in event.writes))
 
 
-def first_change(reference: list[Event], candidate: list[Event]) -> DrawChange | None:
+def draw_change(reference: Side, candidate: Side, step: int) -> DrawChange | None:
+    """The first difference between the draws that two runs made up to a step; None if there is none."""
+    left, right = _until(reference, step), _until(candidate, step)
+    return first_change(_Draws(left, live=True), _Draws(right, live=True)) or first_change(
+        _Draws(left, live=False), _Draws(right, live=False)
+    )
+
+
+def _until(side: Side, step: int) -> list[Event]:
+    return [event for s in side.steps if s <= step for event in side.view(s).events]
+
+
+class _Draws:
+    """The draws of one run up to some step. ``live``: without those that were undone, as inside ``fork_rng``."""
+
+    def __init__(self, events: list[Event], *, live: bool) -> None:
+        self._events = events
+        self.list = draws(events)
+        if live:
+            states = {e.reads[0].value for e in events if e.kind == "contract" and e.op == "rng"}
+            self.list = live_draws(self.list, states)
+
+    def context(self, event: Event) -> tuple[object, ...]:
+        """What surrounds a draw: its module, the operators before and after it, and the first one that reads it."""
+        low = bisect_left(self._events, event.index, key=lambda e: e.index)
+        reader = None
+        for other in self._events[low + 1 :]:
+            if other.step != event.step:
+                break
+            if other.kind == "op" and any(event.index in read.writers for read in other.reads):
+                reader = _place(other)
+                break
+        before, after = self._events[low - 1] if low else None, self._events[low + 1 : low + 2]
+        return (
+            reader,
+            event.module,
+            before and (before.op, before.module),
+            after and (after[0].op, after[0].module),
+        )
+
+
+def live_draws(made: Sequence[Event], states: Iterable[int]) -> list[Event]:
+    """The draws that led each generator to where it is in the end: back from there, from state to state.
+
+    ``states`` are the fingerprints of generators seen in the contract. A draw inside ``fork_rng`` is left out, since
+    the generator went back to before it. Where nothing led to a state, the generator was seeded: what was drawn before
+    it was first in that state follows.
+    """
+    by_generator: dict[int, list[Event]] = defaultdict(list)
+    for event in made:
+        assert event.draw is not None
+        by_generator[event.draw.generator].append(event)
+    known = frozenset(states)
+    live = [event for mine in by_generator.values() for event in _live(mine, known)]
+    return sorted(live, key=lambda e: e.index)
+
+
+def _live(made: list[Event], states: frozenset[int]) -> list[Event]:
+    led_to: dict[int, list[int]] = defaultdict(list)
+    first_from: dict[int, int] = {}
+    for position, event in enumerate(made):
+        assert event.draw is not None
+        first_from.setdefault(event.draw.before, position)
+        if not event.flags & RECOMPUTED:
+            led_to[event.draw.after].append(position)
+    for position, event in enumerate(made):  # a recomputed draw counts where no other led to its state
+        assert event.draw is not None
+        if event.flags & RECOMPUTED and event.draw.after not in led_to:
+            led_to[event.draw.after].append(position)
+    position = _last(made, states)
+    live = []
+    while position >= 0:
+        event = made[position]
+        assert event.draw is not None
+        live.append(event)
+        earlier = led_to.get(event.draw.before, [])
+        number = bisect_left(earlier, position)
+        position = earlier[number - 1] if number else first_from[event.draw.before] - 1
+    return live[::-1]
+
+
+def _last(made: list[Event], states: frozenset[int]) -> int:
+    """The last draw after which the generator was left as it is: a later one was undone."""
+    ends = {event.draw.after for event in made if event.draw is not None} & states
+    for position in range(len(made) - 1, -1, -1):
+        draw = made[position].draw
+        if draw is not None and draw.after in ends:
+            return position
+    return len(made) - 1
+
+
+def first_change(reference: _Draws, candidate: _Draws) -> DrawChange | None:
     """The first difference between two sequences of draws; None if there is none."""
-    end = candidate[-1].index + 1 if candidate else 0
-    matcher = SequenceMatcher(None, [_place(e) for e in reference], [_place(e) for e in candidate], autojunk=False)
-    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
-        if tag == "equal":
-            for mine, other in zip(candidate[b0:b1], reference[a0:a1], strict=True):
-                assert mine.draw is not None and other.draw is not None
-                if mine.draw.before != other.draw.before:
-                    return DrawChange("state", mine, "candidate", other, mine.index)
-            continue
-        at = candidate[b0].index if b0 < len(candidate) else end
-        if tag == "insert":
-            return DrawChange("inserted", candidate[b0], "candidate", None, at)
-        if tag == "delete":
-            return DrawChange("missing", reference[a0], "reference", None, at)
-        mine, other = candidate[b0], reference[a0]
-        same = mine.draw is not None and other.draw is not None and mine.draw.before == other.draw.before
-        return DrawChange("arguments" if same else "inserted", mine, "candidate", other, at)
-    return None
+    theirs, mine = reference.list, candidate.list
+    same = 0
+    for other, event in zip(theirs, mine, strict=False):
+        if _state(other) != _state(event) or _place(other) != _place(event) or other.step != event.step:
+            break
+        same += 1
+    if same == len(theirs) == len(mine):
+        return None
+    end = mine[-1].index + 1 if mine else 0
+    at = mine[same].index if same < len(mine) else end
+    left, right = theirs[same : same + _WINDOW], mine[same : same + _WINDOW]
+    if left and right and _state(left[0]) != _state(right[0]):
+        return DrawChange("state", right[0], "candidate", left[0], at)
+    kind = _kind(left, right)
+    if kind == "insert":
+        found = _which(candidate, reference, same)
+        return DrawChange("inserted", found, "candidate", None, found.index)
+    if kind == "delete":
+        return DrawChange("missing", _which(reference, candidate, same), "reference", None, at)
+    other, event = left[0], right[0]
+    same_inputs = base_name(event.op) == base_name(other.op) and read_values(event) == read_values(other)
+    return DrawChange("arguments" if same_inputs else "inserted", event, "candidate", other, at)
+
+
+def _state(event: Event) -> int:
+    assert event.draw is not None
+    return event.draw.before
+
+
+def _kind(left: list[Event], right: list[Event]) -> str:
+    """What happened at the beginning of two sequences."""
+
+    def key(event: Event) -> Key:
+        return (event.step, *_place(event))
+
+    matcher = SequenceMatcher(None, [key(e) for e in left], [key(e) for e in right], autojunk=False)
+    return next(tag for tag, *_ in matcher.get_opcodes() if tag != "equal")
+
+
+def _which(longer: _Draws, shorter: _Draws, position: int) -> Event:
+    """Among a run of draws of one kind, the one too many: the one without which their surroundings fit best."""
+    mine, others = longer.list, shorter.list
+    wanted = (mine[position].step, _place(mine[position]))
+    first = position
+    while first > 0 and (mine[first - 1].step, _place(mine[first - 1])) == wanted:
+        first -= 1
+    if first == position:
+        return mine[position]
+    run = [longer.context(event) for event in mine[first : position + 1]]
+    rest = [shorter.context(event) for event in others[first:position]]
+
+    def fit(left_out: int) -> int:
+        kept = run[:left_out] + run[left_out + 1 :]
+        return sum(a == b for pair in zip(kept, rest, strict=True) for a, b in zip(*pair, strict=True))
+
+    best = max(range(len(run)), key=lambda n: (fit(n), n))
+    return mine[first + best]

@@ -4,9 +4,10 @@ Pure.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, Final
 
-from ..trace.model import Event
+from ..trace.model import HIDDEN, OVER, Event, StepTable
 from .cause import Cause, hidden_argument, hidden_write, is_overwritten
 from .describe import describe_event
 from .traces import TraceLike, side_of
@@ -38,11 +39,21 @@ def findings_of(side: Side) -> list[dict[str, Any]]:
     """The findings of a run, one per operator and module, in order."""
     found: dict[tuple[str, str, str | None], dict[str, Any]] = {}
     for step in side.steps:
-        for event in side.view(step).events:
+        table = side.table(step)
+        for row in _suspicious(table):
+            event = table.event(row)
             cause = _finding(event)
             if cause is not None and len(found) < _MAX:
                 found.setdefault((cause.cause, event.op, event.module), describe_event(cause))
     return list(found.values())
+
+
+def _suspicious(table: StepTable) -> list[int]:
+    """The rows of events with a flag that may be a finding, without making objects of the others."""
+    reads = [place for place, flags in enumerate(table.read_flags) if flags & OVER]
+    writes = [place for place, flags in enumerate(table.write_flags) if flags & HIDDEN]
+    rows = {bisect_right(table.read_offsets, place) - 1 for place in reads}
+    return sorted(rows | {bisect_right(table.write_offsets, place) - 1 for place in writes})
 
 
 def _finding(event: Event) -> Cause | None:

@@ -84,9 +84,9 @@ class Origins:
         known = read.value in view.known
         if known and not self._weak(view, event, read):
             return "clean", [], None
-        if not known and read.flags & OVER:
+        producers, allocated, over = self._behind(read)
+        if not known and over:
             return "leaf", [], Leaf("overwritten", read)
-        producers, allocated = self.producers(read)
         dirty = [producer for producer in producers if self.new(producer)]
         if dirty:
             return "dirty", dirty, None
@@ -99,16 +99,26 @@ class Origins:
         return "clean", [], None
 
     def _weak(self, view: StepView, event: Event, read: Read) -> bool:
-        return is_weak_spec(read.spec) or read.value in view.weak or read.value in self.mine.view(event.step).weak
+        if is_weak_spec(read.spec) or read.value in view.weak or read.value in self.mine.view(event.step).weak:
+            return True
+        writes = (write for writer in self.mine.writers(read) for write in writer.writes)
+        return any(write.value == read.value and write.flags & WEAK for write in writes)
 
-    def producers(self, read: Read) -> tuple[list[Event], bool]:
-        """The operators behind a read, seen through copies; and whether unwritten memory is among what was read."""
+    def producers(self, read: Read) -> list[Event]:
+        """The operators behind a read, seen through copies."""
+        return self._behind(read)[0]
+
+    def _behind(self, read: Read) -> tuple[list[Event], bool, bool]:
+        """The operators behind a read, seen through copies; whether unwritten memory is among what was read, and
+        whether somebody unseen changed it on the way.
+        """
         found: dict[int, Event] = {}
-        allocated = False
+        allocated, over = False, False
         queue, seen = [read], 0
         while queue and seen < _MAX_COPIES:
             seen += 1
             current = queue.pop()
+            over = over or bool(current.flags & OVER)
             for writer in self.mine.writers(current):
                 if writer.kind == "alloc":
                     allocated = True
@@ -116,7 +126,7 @@ class Origins:
                     queue += [source for source in writer.reads if not source.flags & UNREAD]
                 else:
                     found[writer.index] = writer
-        return list(found.values()), allocated
+        return list(found.values()), allocated, over
 
     # Rule 5
 
@@ -170,7 +180,7 @@ class Origins:
             if leaf is not None:
                 self._add_leaf(found, event, leaf)
             if status == "clean" and event.kind != "op":  # the sink itself: its value exists, but not here
-                dirty = [producer for producer in self.producers(read)[0] if self.new(producer)]
+                dirty = [producer for producer in self.producers(read) if self.new(producer)]
             for producer in dirty:
                 if producer.index in visited:
                     continue

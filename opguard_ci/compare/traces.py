@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ..trace.model import Event, StepTable
+from ..trace.model import StepTable
 from .values import Side
 
 
@@ -19,8 +19,4 @@ class TraceLike(Protocol):
 
 def side_of(trace: TraceLike) -> Side:
     """A trace as one side of a comparison; steps are read when they are asked for."""
-
-    def load(step: int) -> list[Event]:
-        return list(trace.step(step).events())
-
-    return Side(sorted(entry["step"] for entry in trace.manifest["steps"]), load)
+    return Side(sorted(entry["step"] for entry in trace.manifest["steps"]), trace.step)

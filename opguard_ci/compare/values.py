@@ -9,9 +9,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
-from ..trace.model import HIDDEN, NO_VALUE, UNREAD, WEAK, Event, Read, Write
+from ..trace.model import HIDDEN, NO_VALUE, UNREAD, WEAK, Event, Read, StepTable, Write
 
 _EMPTY: Final = re.compile(r"[\[,]0[,\]]")
 _SIZES: Final = re.compile(r"\[([\d,]*)\]")
@@ -20,6 +21,7 @@ _INTEGERS: Final = ("bool[", "int", "uint")
 Key = tuple[object, ...]
 
 
+@cache
 def base_name(op: str) -> str:
     """``aten._foreach_add_.Scalar`` -> ``add``: what an operator computes, whatever its form."""
     parts = op.split(".")
@@ -53,6 +55,8 @@ def read_values(event: Event) -> tuple[int, ...]:
 
 def written(event: Event) -> tuple[Write, ...]:
     """What an operator wrote openly."""
+    if not any(write.flags & HIDDEN for write in event.writes):
+        return event.writes
     return tuple(write for write in event.writes if not write.flags & HIDDEN)
 
 
@@ -114,18 +118,25 @@ class StepView:
 class Side:
     """One run. Steps are read when they are first asked for and kept."""
 
-    def __init__(self, steps: list[int], load: Callable[[int], list[Event]]) -> None:
+    def __init__(self, steps: list[int], load: Callable[[int], StepTable]) -> None:
         self.steps = steps
         self._load = load
+        self._tables: dict[int, StepTable] = {}
         self._views: dict[int, StepView] = {}
-        self._first: list[tuple[int, int]] | None = None
         self._by_index: dict[int, Event] = {}
+
+    def table(self, step: int) -> StepTable:
+        """The columns of a step that the run has."""
+        found = self._tables.get(step)
+        if found is None:
+            found = self._tables[step] = self._load(step)
+        return found
 
     def view(self, step: int) -> StepView:
         """The events of a step; an empty view where the run has no such step."""
         found = self._views.get(step)
         if found is None:
-            events = self._load(step) if step in self.steps else []
+            events = list(self.table(step).events()) if step in self.steps else []
             found = self._views[step] = StepView.of(step, events)
             self._by_index.update((event.index, event) for event in events)
         return found

@@ -9,11 +9,12 @@ from typing import Any, Final
 from ..errors import IncomparableError
 from ..trace.model import SCHEMA, Event
 from .align import structure
-from .cause import Cause, Judge
+from .cause import Cause
 from .contract import Difference, differences
 from .describe import describe_cause
 from .draws import DrawChange, draws, same_draws
 from .findings import findings_of
+from .judge import Judge
 from .traces import TraceLike, side_of
 from .values import Side
 
@@ -181,35 +182,30 @@ class _Comparison:
         rng: DrawChange | None = None
         if len(plain) < len(found):
             rng = judge.draw_change(step)
-        theirs = [d.reference for d in plain if d.reference is not None]
-        mine = [d.candidate for d in plain if d.candidate is not None]
-        cause = judge.explain(mine, theirs, rng)
+        cause = judge.explain(plain, rng)
         if cause is None:
             return _only_contract(step, found, judge)
         cause = judge.earlier_alike(cause)
         return describe_cause(cause, judge)
 
     def _transient(self, steps: list[int]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        found: list[Cause] = []
         num_more = 0
         for step in steps:
-            theirs = list(self.judge.backward.all_in(step))
-            for origin in self.judge.forward.all_in(step):
-                if origin.event.kind != "op":
-                    continue
-                if len(found) >= _MAX_TRANSIENT:
-                    num_more += 1
-                    continue
-                found.append(describe_cause(self.judge.of(origin, theirs), self.judge))
+            room = _MAX_TRANSIENT - len(found)
+            passing = self.judge.passing(step)
+            found += [self.judge.of(*one) for one in passing[:room]]
+            num_more += len(passing[room:])
         if num_more:
             self.notes.append(f"{num_more} more operators made values in passing that the other side does not have.")
-        return found
+        return [describe_cause(cause, self.judge) for cause in found]
 
     def _structure(self) -> dict[str, int]:
         total: Counter[str] = Counter(inserted=0, removed=0, moved=0)
         for step in self.differing if self.full else ():
             if step in self.common:
-                total.update(structure(self.judge.reference.view(step).events, self.judge.candidate.view(step).events))
+                left, right = self.judge.reference.view(step), self.judge.candidate.view(step)
+                total.update(structure(left.events, right.events, self.judge.pairs.alignment(step)))
         return dict(total)
 
 

@@ -1,0 +1,49 @@
+"""Rule 12: departures that went on through Python, as a number or as foreign memory. Pure."""
+
+from __future__ import annotations
+
+from ..trace.model import HOST, WEAK, Event
+from .cause import Cause
+from .origin import Origin
+from .pairs import Pairs
+
+
+def through_host(pairs: Pairs, cause: Cause) -> Origin | None:
+    """An earlier departure that reached Python and may have come back as what ``cause`` is about."""
+    event = cause.event
+    for step in pairs.candidate.steps:
+        if step > event.step:
+            break
+        sinks = [e for e in pairs.candidate.view(step).events if e.index < event.index and _is_handed_over(pairs, e)]
+        found = next((o for o in pairs.forward.behind(sinks) if o.index < event.index), None)
+        if found is not None:
+            return found
+    return _through_memory(pairs, cause)
+
+
+def _is_handed_over(pairs: Pairs, event: Event) -> bool:
+    """Whether Python got another number than the reference's got at the same place."""
+    if not event.flags & HOST:
+        return False
+    like = pairs.like(event)
+    return like is not None and [r.value for r in like.reads] != [r.value for r in event.reads]
+
+
+def _through_memory(pairs: Pairs, cause: Cause) -> Origin | None:
+    """A departure whose result no operator reads: it may have gone through numpy and come back without a producer."""
+    event = cause.event
+    if cause.cause not in ("data", "state") or cause.operand is None:
+        return None
+    if pairs.forward.producers(event.reads[cause.operand]):
+        return None
+    events = pairs.candidate.view(event.step).events
+    read = {writer for e in events for r in e.reads for writer in r.writers}
+    for mine in events:
+        if mine.index >= event.index:
+            break
+        if mine.index in read or mine.kind != "op" or not any(not write.flags & WEAK for write in mine.writes):
+            continue
+        found = pairs.forward.origin(mine)
+        if found is not None and found.leaf is None and pairs.like(mine) is not None:
+            return found
+    return None

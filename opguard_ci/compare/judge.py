@@ -1,0 +1,201 @@
+"""Why a run departs from the other: the cause of an origin (verdict.md, rules 8-13). Pure."""
+
+from __future__ import annotations
+
+from ..trace.model import STATE, Event
+from .absent import begins_earlier, joined, skipped_copy
+from .calls import arguments, of_arguments, of_kernel
+from .cause import Cause, hidden_argument, hidden_write
+from .contract import Difference
+from .draws import DrawChange, draw_change
+from .host import through_host
+from .operands import missing, missing_before, of_contract, of_operand
+from .origin import Leaf, Origin
+from .pairs import Pairs
+from .values import Side, base_name
+
+
+class Judge:
+    """Finds causes for the departures of ``candidate`` from ``reference``."""
+
+    def __init__(self, reference: Side, candidate: Side) -> None:
+        self.reference, self.candidate = reference, candidate
+        self.pairs = Pairs(reference, candidate)
+        self.forward, self.backward = self.pairs.forward, self.pairs.backward
+
+    # The departures that reach the contract
+
+    def explain(self, found: list[Difference], rng: DrawChange | None) -> Cause | None:
+        """The cause behind contract values that differ; None if no operator of either run explains them."""
+        sinks_reference = [d.reference for d in found if d.reference is not None]
+        sinks_candidate = [d.candidate for d in found if d.candidate is not None]
+        theirs = self.backward.behind(sinks_reference)
+        ours = joined(self.pairs, self.forward.behind(sinks_candidate), theirs)
+        if rng is not None and (not ours or rng.position <= ours[0].index):
+            return self._of_draw(rng)
+        earlier = begins_earlier(ours, theirs)
+        skipped = skipped_copy(self.pairs, sinks_reference) if earlier or not ours else None
+        if theirs and (not ours or (earlier and ours[0].leaf is None)):
+            return missing(self.pairs, skipped or theirs[0].event)
+        if not ours:
+            return missing(self.pairs, skipped) if skipped is not None else self._exchanged(found)
+        cause = self.of(ours[0], theirs)
+        if cause.cause in ("data", "state", "inputs", "arguments", "code"):
+            origin = through_host(self.pairs, cause)
+            if origin is not None:
+                return self.of(origin, theirs)
+        return cause
+
+    def _exchanged(self, found: list[Difference]) -> Cause | None:
+        """Contract values that the other run has too, but under another name or at another time."""
+        for difference in found:
+            if difference.reference is not None and difference.candidate is not None:
+                cause = of_contract(self.pairs, difference.candidate, difference.reference)
+                if cause is not None:
+                    return cause
+        return None
+
+    def passing(self, step: int) -> list[tuple[Origin, list[Origin]]]:
+        """All departures of a step in order, each as ``of`` takes it."""
+        theirs = list(self.backward.all_in(step))
+        ours = joined(self.pairs, list(self.forward.all_in(step)), theirs)
+        return [(origin, theirs) for origin in ours]
+
+    # The cause of one departure
+
+    def of(self, origin: Origin, theirs: list[Origin]) -> Cause:
+        """The cause of one departure of the candidate. ``theirs``: the reference's departures, for its side of it."""
+        event, leaf = origin.event, origin.leaf
+        like = self.pairs.like(event)
+        foreign = self._on_reference_side(like, theirs)
+        if foreign is not None:
+            return foreign
+        if hidden_write(event) and base_name(event.op) not in self.reference.view(event.step).hidden:
+            return _hidden(event, like, "candidate")
+        if leaf is not None and leaf.kind == "overwritten":
+            return _of_leaf(event, leaf, like)
+        if origin.contra:
+            return of_kernel(self.pairs, event)
+        if event.draw is not None and event.draw.before != event.draw.after:
+            random = self._of_random(event)
+            if random is not None:
+                return random
+        if leaf is not None and leaf.kind == "uninitialised":
+            return _of_leaf(event, leaf, like)
+        found = of_arguments(self.pairs, event) or of_operand(self.pairs, event, theirs)
+        if found is not None:
+            return found
+        return _of_leaf(event, leaf, like) if leaf is not None else self._of_code(event, like)
+
+    def _on_reference_side(self, like: Event | None, theirs: list[Origin]) -> Cause | None:
+        """Rule 11: foreign, hidden and unwritten memory may lie in the reference."""
+        if like is None or not theirs:
+            return None
+        event, leaf = theirs[0].event, theirs[0].leaf
+        hidden = hidden_write(event) and base_name(event.op) not in self.candidate.view(event.step).hidden
+        if not hidden and (leaf is None or leaf.kind not in ("overwritten", "uninitialised")):
+            return None
+        if event.index != like.index and not self._feeds(event, like):
+            return None
+        mine = self.pairs.like_of_reference(event)
+        if hidden:
+            return _hidden(event, mine, "reference")
+        assert leaf is not None
+        return _of_leaf(event, leaf, mine, "reference")
+
+    def _feeds(self, source: Event, sink: Event) -> bool:
+        """Whether the reference's ``sink`` was made from what ``source`` wrote."""
+        queue, visited = [sink], {sink.index}
+        while queue:
+            event = queue.pop()
+            for read in event.reads:
+                producers = self.backward.producers(read)
+                for producer in producers:
+                    if producer.index == source.index:
+                        return True
+                    if producer.index not in visited and producer.index > source.index:
+                        visited.add(producer.index)
+                        queue.append(producer)
+        return False
+
+    # Draws
+
+    def _of_random(self, event: Event) -> Cause | None:
+        assert event.draw is not None
+        likes = [
+            e
+            for e in self.reference.view(event.step).events
+            if e.draw is not None and base_name(e.op) == base_name(event.op)
+        ]
+        if any(e.draw is not None and e.draw.before == event.draw.before for e in likes):
+            return of_arguments(self.pairs, event)
+        change = self.draw_change(event.step)
+        if change is not None and change.position <= event.index:
+            return self._of_draw(change)
+        return Cause("random", event, like=self.pairs.like(event), detail="drew from another generator state")
+
+    def draw_change(self, step: int) -> DrawChange | None:
+        """The first draw up to a step that the two runs did not make alike."""
+        return draw_change(self.reference, self.candidate, step)
+
+    def _of_draw(self, change: DrawChange) -> Cause:
+        event, other = change.event, change.other
+        if change.what == "arguments" and other is not None:
+            return arguments(event, other)
+        words = {
+            "inserted": "this draw is made by the candidate only; later draws see another generator state",
+            "missing": "this draw is made by the reference only; later draws see another generator state",
+            "state": "drew from another generator state",
+        }
+        return Cause("random", event, change.side, other, words[change.what])
+
+    # Code
+
+    def _of_code(self, event: Event, like: Event | None) -> Cause:
+        """Other operators (rule 13): the candidate's block, or what the reference did and the candidate does not."""
+        if like is not None:
+            absent = missing_before(self.pairs, like)
+            if absent is not None:
+                return missing(self.pairs, absent)
+        before, after = self.pairs.alignment(event.step).blocks(event)
+        block = [e for e in _feeding(event, after) if e.phase == event.phase] or [event]
+        return Cause("code", block[0], like=like, computes=event, before=tuple(before), after=tuple(after) or (event,))
+
+    def earlier_alike(self, cause: Cause) -> Cause:
+        """The same cause at the same operator in an earlier step, where it did not reach the contract yet."""
+        event = cause.event
+        if cause.side != "candidate":
+            return cause
+        where = (event.op, event.module, event.phase)
+        for step in [s for s in self.candidate.steps if s < event.step]:
+            events = self.candidate.view(step).events
+            origins = [self.forward.origin(e) for e in events if (e.op, e.module, e.phase) == where]
+            for origin in origins:
+                found = self.of(origin, []) if origin is not None else None
+                if found is not None and found.cause == cause.cause:
+                    return found
+        return cause
+
+
+def _feeding(event: Event, block: list[Event]) -> list[Event]:
+    """What of a block an event was made from, with the event itself."""
+    inside = {e.index: e for e in block if e.index <= event.index}
+    queue, found = [event.index], set()
+    while queue:
+        index = queue.pop()
+        if index in inside and index not in found:
+            found.add(index)
+            queue += [writer for read in inside[index].reads for writer in read.writers]
+    return [inside[index] for index in sorted(found)]
+
+
+def _hidden(event: Event, like: Event | None, side: str) -> Cause:
+    detail = f"{hidden_argument(event)} is read-only by its schema but was changed"
+    return Cause("hidden-mutation", event, side, like, detail)
+
+
+def _of_leaf(event: Event, leaf: Leaf, like: Event | None, side: str = "candidate") -> Cause:
+    """A value that comes from no operator; memory from outside is the state's or data."""
+    kind = leaf.kind if leaf.kind != "outside" else "state" if leaf.read.flags & STATE else "data"
+    operand = next((n for n, read in enumerate(event.reads) if read == leaf.read), None)
+    return Cause(kind, event, side, like, leaf=leaf, operand=operand)

@@ -1,0 +1,164 @@
+"""Causes that lie in an operand: the same call on another value, followed back to where the two runs part. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..trace.model import HIDDEN, STATE, UNREAD, Event, Read
+from .align import place
+from .calls import arguments, of_kernel
+from .cause import Cause
+from .origin import Origin
+from .pairs import Pairs
+
+
+def of_operand(pairs: Pairs, event: Event, theirs: list[Origin]) -> Cause | None:
+    """The same call on other operands: by where the operand that differs came from."""
+    other = _same_call(pairs, event, theirs)
+    if other is None:
+        return None
+    return min(_departures(pairs, event, other), key=_place_in_reference, default=None)
+
+
+def _place_in_reference(cause: Cause) -> int:
+    """Where in the reference's order of events the runs part by this cause."""
+    event = cause.event if cause.side == "reference" else cause.like
+    assert event is not None
+    return event.index
+
+
+def _same_call(pairs: Pairs, event: Event, theirs: list[Origin]) -> Event | None:
+    """The reference's call at the place of a candidate's; failing that, one that has no counterpart."""
+    wanted, like = place(event), pairs.like(event)
+    if like is not None and like.op == event.op and place(like) == wanted:
+        return like
+    spare = [origin.event for origin in theirs if origin.event.step == event.step and origin.event.kind == "op"]
+    spare += pairs.unmatched_in_reference(event.step).by_operator.get(event.op, [])
+    alike = [e for e in spare if e.op == event.op and place(e) == wanted and pairs.like_of_reference(e) is None]
+    return min(alike, key=lambda e: not _is_clean(pairs, e), default=None)
+
+
+def _is_clean(pairs: Pairs, other: Event) -> bool:
+    return all(pairs.backward.status(other, read)[0] != "dirty" for read in other.reads)
+
+
+def of_contract(pairs: Pairs, value: Event, other: Event) -> Cause | None:
+    """Where two contract values that both runs know came to be exchanged; copies bring them about."""
+    found = min(_departures(pairs, value, other), key=_place_in_reference, default=None)
+    if found is None or found.event is not value:
+        return found
+    mine, others = (list(side.writers(e.reads[0])) for side, e in ((pairs.candidate, value), (pairs.reference, other)))
+    if not mine or not others or mine[-1].op != others[-1].op:
+        return None
+    numbers = _others(mine[-1], others[-1])
+    return Cause(found.cause, mine[-1], like=others[-1], operand=numbers[0]) if numbers else None
+
+
+def _others(event: Event, other: Event) -> list[int]:
+    """The numbers of the operands that have another value."""
+    pairs = enumerate(zip(event.reads, other.reads, strict=False))
+    return [number for number, (mine, others) in pairs if mine.value != others.value and not mine.flags & UNREAD]
+
+
+def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
+    """Where two like calls came to have other operands: back in both runs at once, while an operand's producers are
+    one call that the candidate made otherwise.
+    """
+    queue, visited = [(event, other, number) for number in _others(event, other)], {event.index}
+    while queue:
+        event, other, number = queue.pop()
+        copy = _left_out_copy(pairs, other.reads[number])
+        if copy is not None:
+            yield missing(pairs, copy)
+            continue
+        made, theirs = _producers(pairs, (event, number), (other, number))
+        if made is not None and theirs is not None and made.op == theirs.op and made in pairs.unmatched(made.step):
+            if made.index in visited:
+                continue
+            visited.add(made.index)
+            found = _at_call(pairs, made, theirs)
+            if found is not None:
+                yield found
+                continue
+            following = _others(made, theirs)
+            if following and place(made) == place(theirs):
+                queue += [(made, theirs, number) for number in following]
+                continue
+        mine, others = event.reads[number], other.reads[number]
+        if theirs is not None and _is_left_out(pairs, theirs) and any(r.value == mine.value for r in theirs.reads):
+            yield missing(pairs, missing_before(pairs, other) or theirs)  # its input went on in its stead
+        elif pairs.backward.status(other, others)[0] != "dirty":
+            yield Cause(_cause(pairs, mine, others), event, like=other, operand=number)
+
+
+def _at_call(pairs: Pairs, made: Event, theirs: Event) -> Cause | None:
+    """The cause of two calls of one operator, if it is not in their operands."""
+    if pairs.forward.contra(made):
+        return of_kernel(pairs, made)
+    if made.args != theirs.args and len(made.reads) == len(theirs.reads) and not _others(made, theirs):
+        return arguments(made, theirs)
+    return None
+
+
+def _is_left_out(pairs: Pairs, theirs: Event) -> bool:
+    return theirs in pairs.unmatched_in_reference(theirs.step) and pairs.like_of_reference(theirs) is None
+
+
+def _producers(pairs: Pairs, mine: tuple[Event, int], others: tuple[Event, int]) -> tuple[Event | None, Event | None]:
+    """The one operator of the reader's step that made an operand, copies aside, on both sides."""
+    found: list[Event | None] = []
+    for origins, (reader, number) in ((pairs.forward, mine), (pairs.backward, others)):
+        made = origins.producers(reader.reads[number])
+        found.append(made[0] if len(made) == 1 and made[0].step == reader.step else None)
+    return found[0], found[1]
+
+
+def _cause(pairs: Pairs, mine: Read, others: Read) -> str:
+    made = pairs.forward.producers(mine)
+    theirs = pairs.backward.producers(others)
+    if not made or not theirs:
+        return "state" if (mine.flags | others.flags) & STATE else "data"
+    if all(e.phase == "setup" for e in (*made, *theirs)):
+        return "state"
+    if all(e.phase == "data" for e in (*made, *theirs)):
+        return "data"
+    return "inputs"
+
+
+# What the candidate left out
+
+
+def missing(pairs: Pairs, event: Event) -> Cause:
+    """Something that the reference does and the candidate does not."""
+    detail = "the reference does this, the candidate does not"
+    return Cause("missing", event, "reference", pairs.like_of_reference(event), detail)
+
+
+def missing_before(pairs: Pairs, like: Event) -> Event | None:
+    """The reference's own operator behind an operand of a call, if the candidate has none like it."""
+    for origin in pairs.backward.behind([like]):
+        if origin.index < like.index and pairs.like_of_reference(origin.event) is None:
+            return origin.event
+    return None
+
+
+def _left_out_copy(pairs: Pairs, read: Read) -> Event | None:
+    """The first copy into memory behind a read of the reference that the candidate does not make."""
+    found: list[Event] = []
+    queue, visited = [read], set()
+    while queue:
+        for writer in pairs.reference.writers(queue.pop()):
+            if writer.kind != "copy" or writer.index in visited:
+                continue
+            visited.add(writer.index)
+            queue += [source for source in writer.reads if not source.flags & UNREAD]
+            if is_left_out_copy(pairs, writer):
+                found.append(writer)
+    return min(found, key=lambda e: e.index, default=None)
+
+
+def is_left_out_copy(pairs: Pairs, event: Event) -> bool:
+    """Whether the reference's event is a copy into memory that the candidate does not make, with these or others."""
+    if event.kind != "copy" or not any(write.slot < 0 and not write.flags & HIDDEN for write in event.writes):
+        return False
+    return event in pairs.unmatched_in_reference(event.step) and pairs.like_of_reference(event) is None

@@ -1,0 +1,486 @@
+"""The rules of the comparison one by one: the smallest pair of runs that each decides, and that without the rule the
+answer would be another. Values are numbers; see ``build``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from opguard_ci.compare import absent, compare_traces, contract, draws, judge, operands, verdict
+from opguard_ci.compare.judge import Judge
+from opguard_ci.compare.origin import Leaf, Origin, Origins
+from opguard_ci.compare.values import Side, StepView, is_empty
+from opguard_ci.trace.model import HIDDEN, HOST, NO_VALUE, OVER, STATE, WEAK, Event, Write
+
+from . import build
+from .build import copy, loss, op, read, trace, weak
+from .running import MemoryTrace
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+Said = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Two runs, what is to be said about them, and how to switch the rule off."""
+
+    runs: tuple[MemoryTrace, MemoryTrace]
+    said: Said
+    off: Patch
+
+
+def _set(owner: Any, name: str, value: Any) -> Patch:
+    return lambda patch: patch.setattr(owner, name, value)
+
+
+def _both(one: Any, other: Any, name: str, value: Any) -> Patch:
+    def off(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(one, name, value)
+        patch.setattr(other, name, value)
+
+    return off
+
+
+def said(runs: tuple[MemoryTrace, MemoryTrace]) -> Said:
+    """(verdict, cause, event, side), the events that passed, and the number of notes."""
+    found = compare_traces(*runs)
+    one = found.first_divergence or {}
+    passing = tuple(item["event"] for item in found.transient)
+    return (found.verdict, one.get("cause"), one.get("event"), one.get("side"), passing, len(found.notes))
+
+
+def diverged(cause: str, event: int, side: str = "candidate", passing: Iterable[int] = ()) -> Said:
+    return ("diverged", cause, event, side, tuple(passing), 0)
+
+
+def passed(name: str = "equivalent", passing: Iterable[int] = (), notes: int = 0) -> Said:
+    return (name, None, None, None, tuple(passing), notes)
+
+
+# Mutants: the rules with a part left out
+
+
+def _is_new_without(part: str) -> Callable[[Origins, Event], bool]:
+    def is_new(self: Origins, event: Event) -> bool:
+        view, base = self.other.view(event.step), event.op.split(".")[1]
+        for write in event.writes:
+            if part != "hidden" and write.flags & HIDDEN and base not in view.hidden:
+                return True
+            if write.value == NO_VALUE or is_empty(write.spec):
+                continue
+            if part != "unknown" and write.value not in view.known:
+                return True
+            if part != "weak" and write.flags & WEAK and write.value not in view.made.get(base, ()):
+                return True
+        return part != "contra" and self.contra(event)
+
+    return is_new
+
+
+def _known_everywhere(patch: pytest.MonkeyPatch) -> None:
+    original = Side.view
+
+    def view(self: Side, step: int) -> StepView:
+        found = original(self, step)
+        return replace(found, known=set().union(*(original(self, s).known for s in self.steps)))
+
+    patch.setattr(Side, "view", view)
+
+
+def _no_hidden_in_any_run(patch: pytest.MonkeyPatch) -> None:
+    original = StepView.of
+    patch.setattr(StepView, "of", lambda step, events: replace(original(step, events), hidden=set()))
+
+
+def _status_without(kind: str) -> Patch:
+    """Leaves of one kind count as clean."""
+    original = Origins.status
+
+    def status(self: Origins, event: Event, item: Any) -> tuple[str, list[Event], Leaf | None]:
+        found = original(self, event, item)
+        return ("clean", [], None) if found[2] is not None and found[2].kind == kind else found
+
+    return _set(Origins, "status", status)
+
+
+def _blind_to_copies(self: Origins, item: Any) -> tuple[list[Event], bool, bool]:
+    writers = list(self.mine.writers(item))
+    return [w for w in writers if w.kind == "op"], any(w.kind == "alloc" for w in writers), bool(item.flags & OVER)
+
+
+def _origin_despite_dirty_reads(self: Origins, event: Event) -> Origin | None:
+    return Origin(event, None, False) if event.kind == "op" and self.new(event) else None
+
+
+def _all_departures(self: Origins, sinks: Iterable[Event]) -> list[Origin]:
+    return [origin for step in self.mine.steps for origin in self.all_in(step)]
+
+
+GOOD = [op("f", [10], [20]), op("g", [20], [30]), loss(30)]
+"""Two operators and a loss."""
+
+
+def _pair(
+    reference: list[Event] | list[list[Event]], candidate: list[Event] | list[list[Event]]
+) -> tuple[MemoryTrace, MemoryTrace]:
+    def steps(events: Any) -> list[list[Event]]:
+        return events if isinstance(events[0], list) else [events]
+
+    return trace(*steps(reference)), trace(*steps(candidate))
+
+
+RULES: dict[str, Rule] = {
+    "2: a value of another step proves nothing": Rule(
+        _pair(
+            [[op("f", [10], [20]), loss(20)], [op("f", [11], [21]), loss(21)]],
+            [[op("f", [10], [20]), loss(20)], [op("f", [10], [20]), loss(20)]],
+        ),
+        diverged("data", 2),
+        _known_everywhere,
+    ),
+    "3: the same call with another result is new, though its value exists": Rule(
+        _pair(
+            [op("f", [10], [20]), op("f", [11], [21]), op("g", [10, 20], [30]), loss(30)],
+            [op("f", [10], [21]), op("f", [11], [21]), op("g", [10, 21], [31]), loss(31)],
+        ),
+        diverged("kernel", 0),
+        _set(Origins, "contra", lambda self, event: False),
+    ),
+    "3: a value that the other run does not have is new": Rule(
+        _pair(GOOD, [op("f", [10], [20]), op("h", [20], [31]), loss(31)]),
+        diverged("code", 1),
+        _set(Origins, "_is_new", _is_new_without("unknown")),
+    ),
+    "3: a weak value is new if the same operator never made it": Rule(
+        _pair(
+            [op("sum", [10], [weak(12)]), op("max", [10], [weak(13)]), op("g", [10, 12], [30]), loss(30)],
+            [op("sum", [10], [weak(12)]), op("min", [10], [weak(12)]), op("g", [10, 12], [30]), loss(30)],
+        ),
+        passed(passing=[1]),
+        _set(Origins, "_is_new", _is_new_without("weak")),
+    ),
+    "3: a hidden write is new": Rule(
+        _pair(
+            [op("c", [10, 11], [20]), op("g", [20, 12], [30]), loss(30)],
+            [op("c", [10, 11], [20, Write(12, build.SPEC, ~1, HIDDEN)]), op("g", [20, 12], [30]), loss(30)],
+        ),
+        passed(passing=[0]),
+        _set(Origins, "_is_new", _is_new_without("hidden")),
+    ),
+    "3: a hidden write that the other run makes too is not new": Rule(
+        _pair(
+            [op("norm", [10, 11], [20, Write(12, build.SPEC, ~1, HIDDEN)], extra="eps=1"), loss(20)],
+            [op("norm", [10, 11], [21, Write(13, build.SPEC, ~1, HIDDEN)], extra="eps=2"), loss(21)],
+        ),
+        diverged("arguments", 0),
+        _no_hidden_in_any_run,
+    ),
+    "4: bytes that changed unseen are overwritten memory": Rule(
+        _pair(GOOD, [op("f", [10], [20]), op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)]),
+        diverged("overwritten", 1),
+        _status_without("overwritten"),
+    ),
+    "4: a copy passes the mark of overwritten bytes on": Rule(
+        _pair(
+            [op("f", [10], [20]), op("clone", [20], [20], kind="copy"), op("g", [20], [30]), loss(30)],
+            [
+                op("f", [10], [20]),
+                op("clone", [read(21, OVER, writers=(0,))], [21], kind="copy"),
+                op("g", [21], [31]),
+                loss(31),
+            ],
+        ),
+        diverged("overwritten", 2),
+        _set(Origins, "_behind", _blind_to_copies),
+    ),
+    "4: memory that nobody wrote is uninitialised": Rule(
+        _pair(
+            [op("zeros", [], [20]), op("g", [20], [30]), loss(30)],
+            [op("empty", [], [NO_VALUE], kind="alloc"), op("g", [read(21, writers=(0,))], [31]), loss(31)],
+        ),
+        diverged("uninitialised", 1),
+        _status_without("uninitialised"),
+    ),
+    "4: a weak value with a new producer is dirty": Rule(
+        _pair(
+            [op("sum", [10], [weak(12)]), op("max", [11], [weak(13)]), op("g", [10, 12], [30]), loss(30)],
+            [
+                op("min", [10], [weak(13)]),
+                op("max", [11], [weak(13)]),
+                op("g", [10, read(13, writers=(0,))], [31]),
+                loss(31),
+            ],
+        ),
+        diverged("code", 0),
+        _set(Origins, "_weak", lambda self, view, event, item: False),
+    ),
+    "4: copies pass a new value on": Rule(
+        _pair(
+            [op("f", [10], [20]), op("clone", [20], [20], kind="copy"), op("g", [20], [30]), loss(30)],
+            [op("h", [10], [21]), op("clone", [21], [21], kind="copy"), op("g", [21], [31]), loss(31)],
+        ),
+        diverged("code", 0),
+        _set(Origins, "_behind", _blind_to_copies),
+    ),
+    "5: what only passes a departure on is no origin": Rule(
+        _pair(
+            [op("f", [10], [20]), op("g", [20], [30]), op("k", [10], [40]), loss(40)],
+            [op("h", [10], [21]), op("g", [21], [31]), op("k", [10], [40]), loss(40)],
+        ),
+        passed(passing=[0]),
+        _set(Origins, "origin", _origin_despite_dirty_reads),
+    ),
+    "5: the origin of a leaf is its first reader, though it made nothing new": Rule(
+        _pair(
+            [op("f", [10], [20]), op("k", [12], [20]), op("g", [10, 20], [30]), loss(30)],
+            [op("f", [11], [20]), op("k", [12], [20]), op("g", [11, 20], [31]), loss(31)],
+        ),
+        diverged("data", 0),
+        _set(Origins, "_leaf_readers", lambda self, step: {}),
+    ),
+    "6: gradients alone do not fail": Rule(
+        _pair([*GOOD, build.contract("gradient", "w", 50)], [*GOOD, build.contract("gradient", "w", 51)]),
+        passed(),
+        _set(contract, "SOFT", frozenset()),
+    ),
+    "6: renamed values are paired by their place in the optimizer": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("f", [11], [21]),
+                *(build.contract("parameter", n, v, n[-1]) for n, v in (("a.0", 20), ("a.1", 21))),
+            ],
+            [
+                op("f", [10], [20]),
+                op("f", [11], [21]),
+                *(build.contract("parameter", n, v, n[-1]) for n, v in (("b.0", 21), ("b.1", 20))),
+            ],
+        ),
+        diverged("inputs", 1),
+        _set(contract, "_paired_by_key", lambda *args: []),
+    ),
+    "6: renamed values are paired by value": Rule(
+        _pair(
+            [op("f", [10], [20]), build.contract("buffer", "a", 20)],
+            [op("f", [10], [20]), build.contract("buffer", "b", 20)],
+        ),
+        passed(),
+        _set(contract, "_drop_equal_values", lambda *args: None),
+    ),
+    "6: a value that only one run promises is a difference": Rule(
+        _pair([*GOOD, build.contract("buffer", "a", 20)], GOOD),
+        diverged("missing", 0, "reference"),
+        lambda patch: patch.setattr(
+            verdict, "differences", lambda *a: [d for d in contract.differences(*a) if d.reference and d.candidate]
+        ),
+    ),
+    "6: a generator may end elsewhere if the same draws were made through other objects": Rule(
+        _pair(
+            [op("rand", [], [20], draw=(1, 2)), loss(20), build.contract("rng", "cpu", 2)],
+            [op("rand", [], [20], draw=(1, 2)), loss(20), build.contract("rng", "cpu", 3)],
+        ),
+        passed(notes=1),
+        _set(verdict, "same_draws", lambda *args: False),
+    ),
+    "7: departures that do not reach the contract are listed, a kernel's with a warning": Rule(
+        _pair(
+            [op("f", [10], [20]), op("k", [10], [40]), loss(40)], [op("f", [10], [21]), op("k", [10], [40]), loss(40)]
+        ),
+        passed(passing=[0], notes=1),
+        _set(Judge, "passing", lambda self, step: []),
+    ),
+    "8: only departures from which the contract was made are to blame": Rule(
+        _pair(
+            [op("k", [10], [40]), *GOOD],
+            [op("m", [10], [41]), op("f", [10], [20], extra="eps=1"), op("g", [20], [31], extra="eps=1"), loss(31)],
+        ),
+        diverged("arguments", 2),
+        _set(Origins, "behind", _all_departures),
+    ),
+    "8: the walk ends behind an operator that gave something else": Rule(
+        _pair(
+            [op("f", [10], [20]), op("f", [10], [20]), op("g", [20, 20], [30]), loss(30)],
+            [op("f", [10], [20]), op("f", [10], [20]), op("g", [20, 20], [31]), loss(31)],
+        ),
+        diverged("kernel", 2),
+        _set(Origins, "contra", lambda self, event: False),
+    ),
+    "9: an operator whose other result heals is found from the reference's side": Rule(
+        _pair(
+            [op("f", [10], [20]), op("f", [11], [12]), op("add", [10, 20], [30]), loss(30)],
+            [op("f", [10], [12]), op("f", [11], [12]), op("add", [10, 12], [10]), loss(10)],
+        ),
+        diverged("kernel", 0),
+        _set(judge, "joined", lambda pairs, ours, theirs: ours),
+    ),
+    "9: so are other arguments whose result exists": Rule(
+        _pair(
+            [op("f", [10], [20], extra="a=1"), op("f", [10], [21], extra="a=2"), op("add", [10, 20], [30]), loss(30)],
+            [op("f", [10], [21], extra="a=3"), op("f", [10], [21], extra="a=2"), op("add", [10, 21], [10]), loss(10)],
+        ),
+        diverged("arguments", 0),
+        _set(judge, "joined", lambda pairs, ours, theirs: ours),
+    ),
+    "10: what the reference did in an earlier step is missing": Rule(
+        _pair(
+            [[op("in", [], [10]), op("up", [10], [20])], [op("f", [20], [30]), loss(30)]],
+            [[op("in", [], [10])], [op("h", [10], [31]), loss(31)]],
+        ),
+        diverged("missing", 1, "reference"),
+        _set(judge, "begins_earlier", lambda ours, theirs: False),
+    ),
+    "10: a copy into memory that was left out counts": Rule(
+        _pair(
+            [op("f", [10], [20]), op("k", [10], [11]), copy(20, 1), build.contract("buffer", "b", 20, writers=(2,))],
+            [op("f", [10], [20]), op("k", [10], [11]), build.contract("buffer", "b", 11, writers=(1,))],
+        ),
+        diverged("missing", 2, "reference"),
+        _both(absent, operands, "is_left_out_copy", lambda pairs, event: False),
+    ),
+    "11: foreign writes may lie in the reference": Rule(
+        _pair([op("f", [10], [20]), op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)], GOOD),
+        diverged("overwritten", 1, "reference"),
+        _set(Judge, "_on_reference_side", lambda self, like, theirs: None),
+    ),
+    "11: a draw from another state leads to the draw that was inserted": Rule(
+        _pair(
+            [op("rand", [], [20], draw=(1, 2), spec="float32[9]"), op("randn", [], [21], draw=(2, 3)), loss(21)],
+            [
+                op("rand", [], [20], draw=(1, 2), spec="float32[9]"),
+                op("rand", [], [22], draw=(2, 4), spec="float32[7]"),
+                op("randn", [], [23], draw=(4, 5)),
+                loss(23),
+            ],
+        ),
+        diverged("random", 1),
+        _set(Judge, "draw_change", lambda self, step: None),
+    ),
+    "11: a draw that was undone is not the one that was inserted": Rule(
+        _pair(
+            [op("rand", [], [20], draw=(1, 2)), loss(20), build.contract("rng", "cpu", 2)],
+            [
+                op("randn", [], [25], draw=(1, 9)),
+                op("rand", [], [20], draw=(1, 2)),
+                op("bernoulli", [], [26], draw=(2, 3)),
+                loss(26),
+                build.contract("rng", "cpu", 3),
+            ],
+        ),
+        diverged("random", 2),
+        _set(draws, "live_draws", lambda made, states: list(made)),
+    ),
+    "11: the same call on the same inputs with other arguments": Rule(
+        _pair(
+            [op("f", [10], [20], extra="eps=1"), op("g", [20], [30]), loss(30)],
+            [op("f", [10], [21], extra="eps=2"), op("g", [21], [31]), loss(31)],
+        ),
+        diverged("arguments", 0),
+        _set(judge, "of_arguments", lambda pairs, event: None),
+    ),
+    "11: the same call on another operand": Rule(
+        _pair(
+            [op("f", [10], [20]), op("k", [10], [21]), op("g", [20], [30]), loss(30)],
+            [op("f", [10], [20]), op("k", [10], [21]), op("g", [21], [31]), loss(31)],
+        ),
+        diverged("inputs", 2),
+        _set(judge, "of_operand", lambda pairs, event, theirs: None),
+    ),
+    "11: an operand that nobody made is state if it is a parameter's memory": Rule(
+        _pair(
+            [op("f", [read(10, STATE)], [20]), loss(20)],
+            [op("f", [read(11, STATE)], [21]), loss(21)],
+        ),
+        diverged("state", 0),
+        _set(operands, "STATE", 0),
+    ),
+    "11: other operands are followed back to where they were exchanged": Rule(
+        _pair(
+            [op("f", [10], [20]), op("k", [10], [21]), op("f", [21], [22]), op("g", [20], [30]), loss(30)],
+            [op("f", [10], [20]), op("k", [10], [21]), op("f", [21], [22]), op("g", [22], [31]), loss(31)],
+        ),
+        diverged("inputs", 3),
+        _set(operands, "_same_call", lambda pairs, event, theirs: None),
+    ),
+    "11: an operator that the candidate leaves out, so that its input goes on in its stead": Rule(
+        _pair(
+            [op("k", [11], [10]), op("h", [10], [20]), op("f", [10], [20]), op("g", [20], [30]), loss(30)],
+            [op("k", [11], [10]), op("h", [10], [20]), op("g", [10], [31]), loss(31)],
+        ),
+        diverged("missing", 2, "reference"),
+        _set(operands, "_is_left_out", lambda pairs, theirs: False),
+    ),
+    "11: the first time that the same operator had the same cause is told": Rule(
+        _pair(
+            [
+                [op("f", [10], [20], extra="eps=1", module="a"), loss(40)],
+                [op("f", [11], [21], extra="eps=1", module="a"), loss(21)],
+            ],
+            [
+                [op("f", [10], [22], extra="eps=2", module="a"), loss(40)],
+                [op("f", [11], [23], extra="eps=2", module="a"), loss(23)],
+            ],
+        ),
+        diverged("arguments", 0, passing=[0]),
+        _set(Judge, "earlier_alike", lambda self, cause: cause),
+    ),
+    "12: a number that Python was given differs before": Rule(
+        _pair(
+            [op("f", [10], [weak(12)]), op("item", [12], flags=HOST), op("mul", [10], [30], extra="other=1"), loss(30)],
+            [op("h", [10], [weak(13)]), op("item", [13], flags=HOST), op("mul", [10], [31], extra="other=2"), loss(31)],
+        ),
+        diverged("code", 0),
+        _set(judge, "through_host", lambda pairs, cause: None),
+    ),
+    "12: a number that only the candidate looks at is not it": Rule(
+        _pair(
+            [op("mul", [10], [30], extra="other=1"), loss(30)],
+            [op("h", [10], [weak(13)]), op("item", [13], flags=HOST), op("mul", [10], [31], extra="other=2"), loss(31)],
+        ),
+        diverged("arguments", 2),
+        lambda patch: patch.setattr("opguard_ci.compare.host._is_handed_over", lambda pairs, e: bool(e.flags & HOST)),
+    ),
+    "12: a value without a producer may have gone through numpy": Rule(
+        _pair(
+            [op("f", [10], [20]), op("g", [21], [30]), loss(30)],
+            [op("f", [10], [22]), op("g", [23], [31]), loss(31)],
+        ),
+        diverged("kernel", 0),
+        lambda patch: patch.setattr("opguard_ci.compare.host._through_memory", lambda pairs, cause: None),
+    ),
+    "12: where nothing explains a contract value, it is told with its last writers": Rule(
+        _pair([op("f", [10], [20]), loss(10)], [op("f", [10], [20]), loss(20)]),
+        diverged("state", 0),
+        _set(verdict, "_only_contract", lambda step, found, judge: None),
+    ),
+    "13: a block of other code begins with the first operator that feeds the new value": Rule(
+        _pair(
+            GOOD,
+            [op("m", [12], [12]), op("h", [10], [10]), op("k", [10], [20]), op("l", [20], [31]), loss(31)],
+        ),
+        diverged("code", 1),
+        _set(judge, "_feeding", lambda event, block: [event]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule_decides(name: str) -> None:
+    """Each rule gives its answer."""
+    rule = RULES[name]
+    assert said(rule.runs) == rule.said
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_without_the_rule_the_answer_is_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the rule switched off, the same runs are judged otherwise: every rule has a test that needs it."""
+    rule = RULES[name]
+    rule.off(monkeypatch)
+    try:
+        answer = said(rule.runs)
+    except (AttributeError, TypeError, KeyError):  # the mutant does not even come to an answer
+        return
+    assert answer != rule.said
