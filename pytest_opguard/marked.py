@@ -21,11 +21,12 @@ class Marked:
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
+        self.stopped: BaseException | None = None
         self._step = 0
 
     def begin(self) -> None:
         """The first step begins."""
-        mark_step(0)
+        self._mark()
 
     def record(self, values: dict[str, Any]) -> None:
         """Keep the values as they are now."""
@@ -41,7 +42,16 @@ class Marked:
     def end_step(self) -> None:
         """The current step is over; what comes after the last one counts as one more."""
         self._step += 1
-        mark_step(self._step)
+        self._mark()
+
+    def _mark(self) -> None:
+        from opguard_ci.capture.steps import EnoughSteps
+
+        try:
+            mark_step(self._step)
+        except EnoughSteps as enough:  # to pytest it would be a failure of the test
+            self.stopped = enough
+            pytest.exit("enough steps")
 
     def stop(self) -> None:
         """Nothing has to be let go."""
@@ -70,6 +80,8 @@ def test_function(arguments: Sequence[str]) -> Callable[[], dict[str, Any]]:
     def run() -> dict[str, Any]:
         test = _Test()
         node.main(arguments, test)
+        if test.marked.stopped is not None:
+            raise test.marked.stopped
         if test.problems:
             text = "\n".join(test.problems)
             raise UntestableError("target-raised", f"{arguments[-1]} does not pass{node.last_error(text)}", text)

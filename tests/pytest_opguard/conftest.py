@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,3 +128,11 @@ def line_with(text: str, pattern: str) -> str:
     """The only line that the pattern is found in."""
     (found,) = [line for line in text.splitlines() if re.search(pattern, line)]
     return found
+
+
+def bisected(project: Project, words: list[str]) -> dict[str, Any]:
+    """What a printed ``opguard bisect`` line gives, as JSON."""
+    command = [sys.executable, "-m", "opguard_ci", words[1], "--json", *words[2:]]
+    done = subprocess.run(command, cwd=project.dir, capture_output=True, text=True, check=False)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document

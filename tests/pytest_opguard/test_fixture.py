@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from tests.pytest_opguard.conftest import TEST, Project, line_with, text_of
+from tests.pytest_opguard.conftest import TEST, Project, bisected, line_with, text_of
 
 pytest_plugins = "pytester"
 
@@ -27,17 +29,24 @@ class TestTraining:
 
 
 def test_reference_of_a_test(project: Project) -> None:
-    """A test with fixtures and parameters passes against its own run at a commit, and fails when numbers change."""
+    """A test with fixtures and parameters passes against its own run at a commit, and fails when numbers change;
+    the printed command finds the commit.
+    """
     project.write(test_it=CLASS)
     project.git.commit("a test")
     result = project.pytest("test_it.py", "--opguard-reference=HEAD")
     result.assert_outcomes(passed=2)
     assert line_with(text_of(result), r"^opguard: 2 identical; reference [0-9a-f]{12} \(measured\)")
     project.edit()
-    result = project.pytest("test_it.py", "--opguard-reference=HEAD", "-k", "c and d")
+    bad = project.git.commit("eps")
+    result = project.pytest("test_it.py", "--opguard-reference=HEAD~1", "-k", "c and d")
     result.assert_outcomes(failed=1, deselected=1)
     assert "diverged: step 0, forward, aten.native_layer_norm.default in 1: arguments" in text_of(result)
-    assert line_with(text_of(result), "^opguard bisect").endswith("-- 'test_it.py::TestTraining::test_steps[c d]'")
+    words = shlex.split(line_with(text_of(result), "^opguard bisect"))
+    assert words[-1] == "test_it.py::TestTraining::test_steps[c d]"
+    document = bisected(project, words)
+    assert (document["verdict"], document["first_bad"]) == ("found", bad)
+    assert document["divergence"]["op"] == "aten.native_layer_norm.default"
 
 
 def test_without_a_reference(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.gitrepo import fingerprint
-from tests.pytest_opguard.conftest import RECIPE, Project, line_with, text_of
+from tests.pytest_opguard.conftest import RECIPE, Project, bisected, line_with, text_of
 
 pytest_plugins = "pytester"
 
@@ -194,8 +192,6 @@ def test_printed_command_finds_the_commit(project: Project) -> None:
     result.assert_outcomes(failed=1)
     words = shlex.split(line_with(text_of(result), "^opguard bisect"))
     assert words[-1] == "recipe.py::train[8]"
-    command = [sys.executable, "-m", "opguard_ci", words[1], "--json", *words[2:]]
-    done = subprocess.run(command, cwd=project.dir, capture_output=True, text=True, check=False)
-    document = json.loads(done.stdout)
+    document = bisected(project, words)
     assert (document["verdict"], document["first_bad"]) == ("found", bad)
     assert document["divergence"]["op"] == "aten.native_layer_norm.default"
