@@ -305,10 +305,8 @@ class Call:
         if info.kind == _ALLOC:
             garbage = place is not None and place[3] - place[2] <= _MAX_GARBAGE
             return _ALLOCATED, place, self._value(tensor) if garbage else NO_VALUE
-        if (
-            slot >= 0
-            and place is not None
-            and (info.kind == _VIEW or (info.kind == _REGION and self._was_given(place)))
+        if place is not None and (
+            info.kind == _VIEW or (slot >= 0 and info.kind == _REGION and self._was_given(place))
         ):
             return _SHOWN, place, found
         return _WRITTEN, place, found

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from ..trace.model import NULL
 from .compiled import compiled_graph
 from .recorder import Recorder
 from .session import Session
@@ -50,7 +51,9 @@ def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[No
         _patch(stack, _BaseDataLoaderIter, "__next__", functools.partial(_next_batch, session))
         _patch(stack, torch.amp.GradScaler, "_maybe_opt_step", functools.partial(_scaler_step, steps))
         if operators:
-            _patch(stack, threading.Thread, "_bootstrap_inner", functools.partial(_thread_bootstrap, session))
+            lanes: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()
+            _patch(stack, threading.Thread, "start", functools.partial(_start_thread, session, lanes))
+            _patch(stack, threading.Thread, "_bootstrap_inner", functools.partial(_thread_bootstrap, session, lanes))
             _patch(stack, _thread, "start_new_thread", functools.partial(_start_new_thread, session))
             _patch(stack, _MultiProcessingDataLoaderIter, "__init__", functools.partial(_make_workers, session))
             _patch(stack, BaseProcess, "start", functools.partial(_start_process, session))
@@ -188,11 +191,28 @@ def _scaler_step(steps: Steps, original: Callable[..., Any]) -> Callable[..., An
     return _maybe_opt_step
 
 
-def _thread_bootstrap(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+def _start_thread(
+    session: Session, lanes: weakref.WeakKeyDictionary[threading.Thread, int], original: Callable[..., None]
+) -> Callable[..., None]:
+    """Number threads as they are started, which repeats itself where the order of their first operators does not."""
+
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        session.lane_number()
+        lanes[thread] = session.new_lane()
+        original(thread)
+
+    return start
+
+
+def _thread_bootstrap(
+    session: Session, lanes: weakref.WeakKeyDictionary[threading.Thread, int], original: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def _bootstrap_inner(thread: threading.Thread) -> Any:
         if session.closed:
             return original(thread)
+        session.lane.number = lanes.get(thread, NULL)
         with Recorder(session):
             return original(thread)
 
@@ -206,7 +226,11 @@ def _start_new_thread(session: Session, original: Callable[..., Any]) -> Callabl
     def start_new_thread(
         function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> int:
+        session.lane_number()
+        number = session.new_lane()
+
         def run(*a: Any, **k: Any) -> None:
+            session.lane.number = number
             with Recorder(session):
                 function(*a, **k)
 

@@ -17,7 +17,7 @@ from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
 from .session import Session
-from .steps import EnoughSteps
+from .steps import EnoughSteps, enough
 
 _MAX_NONFINITE: Final = 100
 _EAGER_STEPS: Final = 16
@@ -93,7 +93,7 @@ class Recording:
         except OpguardError as error:
             self.broken = error
             self.session.discard()
-            raise EnoughSteps from error
+            raise enough() from error
         self._stop_if_unexpected(table.step)
 
     def _write_manifest(self) -> None:
@@ -107,7 +107,7 @@ class Recording:
         if self._expected.get(str(step), mine) != mine:
             self.note(f"Stopped after step {step}, the first that differs from the reference.")
             self.session.discard()
-            raise EnoughSteps
+            raise enough()
 
     @property
     def is_forked(self) -> bool:

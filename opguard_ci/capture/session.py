@@ -289,10 +289,14 @@ class Session:
     def lane_number(self) -> int:
         """The thread's number, in order of first appearance."""
         if self.lane.number == NULL:
-            with self.lock:
-                self.lane.number = self._num_lanes
-                self._num_lanes += 1
+            self.lane.number = self.new_lane()
         return self.lane.number
+
+    def new_lane(self) -> int:
+        """A number for a thread that is about to start."""
+        with self.lock:
+            self._num_lanes += 1
+            return self._num_lanes - 1
 
     def append(self, call: Call, writes: list[WriteRow], draw: tuple[int, int, int]) -> None:
         """Append the event of a finished call. The lock is held."""

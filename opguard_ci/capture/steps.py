@@ -22,6 +22,11 @@ class EnoughSteps(BaseException):
     """Ends the target after ``--steps`` steps. Not an Exception, so that training loops do not swallow it."""
 
 
+def enough() -> BaseException:
+    """What to raise to end the target; a thread ends by SystemExit without a word."""
+    return EnoughSteps() if threading.current_thread() is threading.main_thread() else SystemExit()
+
+
 class Steps:
     """Follows one run from step to step."""
 
@@ -75,7 +80,7 @@ class Steps:
             self._end_step()
             if self.num_steps == self._limit:
                 self.stop()
-                raise EnoughSteps
+                raise enough()
 
     # What the target or its driver says
 
@@ -114,7 +119,7 @@ class Steps:
             self._end_step(step)
         if self._limit is not None and step >= self._limit:
             self.stop()
-            raise EnoughSteps
+            raise enough()
 
     def stop(self) -> None:
         """Record no more: what the target does from now on belongs to no step."""
@@ -126,8 +131,8 @@ class Steps:
 
     def _end_again(self) -> None:
         """A training loop that swallowed the end is told again."""
-        if self._stopped and threading.current_thread() is threading.main_thread():
-            raise EnoughSteps
+        if self._stopped:
+            raise enough()
 
     def yielded(self, held: Any) -> None:
         """A recipe yielded: the step is over."""
