@@ -156,10 +156,12 @@ def first_change(reference: _Draws, candidate: _Draws) -> DrawChange | None:
         return DrawChange("state", right[0], "candidate", left[0], at)
     kind = _kind(left, right)
     if kind == "insert":
-        found = _which(candidate, reference, same)
-        return DrawChange("inserted", found, "candidate", None, found.index)
+        event = mine[_which(candidate, reference, same)]
+        return DrawChange("inserted", event, "candidate", None, event.index)
     if kind == "delete":
-        return DrawChange("missing", _which(reference, candidate, same), "reference", None, at)
+        position = _which(reference, candidate, same)
+        at = mine[position].index if position < len(mine) else end
+        return DrawChange("missing", theirs[position], "reference", None, at)
     other, event = left[0], right[0]
     same_inputs = base_name(event.op) == base_name(other.op) and read_values(event) == read_values(other)
     return DrawChange("arguments" if same_inputs else "inserted", event, "candidate", other, at)
@@ -180,15 +182,17 @@ def _kind(left: list[Event], right: list[Event]) -> str:
     return next(tag for tag, *_ in matcher.get_opcodes() if tag != "equal")
 
 
-def _which(longer: _Draws, shorter: _Draws, position: int) -> Event:
-    """Among a run of draws of one kind, the one too many: the one without which their surroundings fit best."""
+def _which(longer: _Draws, shorter: _Draws, position: int) -> int:
+    """Among a run of draws of one kind that ends at a position, the one too many: the one without which their
+    surroundings fit best.
+    """
     mine, others = longer.list, shorter.list
     wanted = (mine[position].step, _place(mine[position]))
     first = position
     while first > 0 and (mine[first - 1].step, _place(mine[first - 1])) == wanted:
         first -= 1
     if first == position:
-        return mine[position]
+        return position
     run = [longer.context(event) for event in mine[first : position + 1]]
     rest = [shorter.context(event) for event in others[first:position]]
 
@@ -196,5 +200,4 @@ def _which(longer: _Draws, shorter: _Draws, position: int) -> Event:
         kept = run[:left_out] + run[left_out + 1 :]
         return sum(a == b for pair in zip(kept, rest, strict=True) for a, b in zip(*pair, strict=True))
 
-    best = max(range(len(run)), key=lambda n: (fit(n), n))
-    return mine[first + best]
+    return first + max(range(len(run)), key=lambda n: (fit(n), n))

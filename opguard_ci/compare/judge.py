@@ -95,13 +95,18 @@ class Judge:
         hidden = hidden_write(event) and base_name(event.op) not in self.candidate.view(event.step).hidden
         if not hidden and (leaf is None or leaf.kind not in ("overwritten", "uninitialised")):
             return None
-        if event.index != like.index and not self._feeds(event, like):
+        if event.index != like.index and not self._feeds(event, like) and not self._reads(like, leaf):
             return None
         mine = self.pairs.like_of_reference(event)
         if hidden:
             return _hidden(event, mine, "reference")
         assert leaf is not None
         return _of_leaf(event, leaf, mine, "reference")
+
+    def _reads(self, like: Event, leaf: Leaf | None) -> bool:
+        """Whether the reference's event reads a leaf too, of which another is the first reader."""
+        found = (self.backward.status(like, read)[2] for read in like.reads)
+        return leaf is not None and any(f and (f.kind, f.read.value) == (leaf.kind, leaf.read.value) for f in found)
 
     def _feeds(self, source: Event, sink: Event) -> bool:
         """Whether the reference's ``sink`` was made from what ``source`` wrote."""

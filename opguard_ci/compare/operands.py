@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ..trace.model import HIDDEN, STATE, UNREAD, Event, Read
+from ..trace.model import STATE, UNREAD, Event, Read
 from .align import place
 from .calls import arguments, of_kernel
 from .cause import Cause
 from .origin import Origin
 from .pairs import Pairs
+from .values import Side, written
 
 
 def of_operand(pairs: Pairs, event: Event, theirs: list[Origin]) -> Cause | None:
@@ -67,9 +68,14 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
     queue, visited = [(event, other, number) for number in _others(event, other)], {event.index}
     while queue:
         event, other, number = queue.pop()
-        copy = _left_out_copy(pairs, other.reads[number])
+        mine, others = event.reads[number], other.reads[number]
+        copy = _first_copy(pairs.reference, others, lambda e: is_left_out_copy(pairs, e))
         if copy is not None:
             yield missing(pairs, copy)
+            continue
+        copy = _first_copy(pairs.candidate, mine, lambda e: _is_inserted_copy(pairs, e))
+        if copy is not None:
+            yield Cause("code", copy, like=other, computes=copy, after=(copy,))
             continue
         made, theirs = _producers(pairs, (event, number), (other, number))
         if made is not None and theirs is not None and made.op == theirs.op and made in pairs.unmatched(made.step):
@@ -84,7 +90,6 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             if following and place(made) == place(theirs):
                 queue += [(made, theirs, number) for number in following]
                 continue
-        mine, others = event.reads[number], other.reads[number]
         if theirs is not None and _is_left_out(pairs, theirs) and any(r.value == mine.value for r in theirs.reads):
             yield missing(pairs, missing_before(pairs, other) or theirs)  # its input went on in its stead
         elif pairs.backward.status(other, others)[0] != "dirty":
@@ -142,23 +147,30 @@ def missing_before(pairs: Pairs, like: Event) -> Event | None:
     return None
 
 
-def _left_out_copy(pairs: Pairs, read: Read) -> Event | None:
-    """The first copy into memory behind a read of the reference that the candidate does not make."""
+def _first_copy(side: Side, read: Read, chosen: Callable[[Event], bool]) -> Event | None:
+    """The first chosen one of the copies behind a read."""
     found: list[Event] = []
     queue, visited = [read], set()
     while queue:
-        for writer in pairs.reference.writers(queue.pop()):
+        for writer in side.writers(queue.pop()):
             if writer.kind != "copy" or writer.index in visited:
                 continue
             visited.add(writer.index)
             queue += [source for source in writer.reads if not source.flags & UNREAD]
-            if is_left_out_copy(pairs, writer):
+            if chosen(writer):
                 found.append(writer)
     return min(found, key=lambda e: e.index, default=None)
 
 
 def is_left_out_copy(pairs: Pairs, event: Event) -> bool:
     """Whether the reference's event is a copy into memory that the candidate does not make, with these or others."""
-    if event.kind != "copy" or not any(write.slot < 0 and not write.flags & HIDDEN for write in event.writes):
-        return False
-    return event in pairs.unmatched_in_reference(event.step) and pairs.like_of_reference(event) is None
+    unmatched = pairs.unmatched_in_reference(event.step)
+    return _is_copy_into(event) and event in unmatched and pairs.like_of_reference(event) is None
+
+
+def _is_inserted_copy(pairs: Pairs, event: Event) -> bool:
+    return _is_copy_into(event) and event in pairs.unmatched(event.step) and pairs.like(event) is None
+
+
+def _is_copy_into(event: Event) -> bool:
+    return event.kind == "copy" and any(write.slot < 0 for write in written(event))

@@ -23,8 +23,8 @@ PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 _IRRELEVANT: Final = frozenset(
     {
-        "CI", "_", "COLORTERM", "COLUMNS", "FORCE_COLOR", "INVOCATION_ID", "JOURNAL_STREAM", "LINES", "NO_COLOR", "OLDPWD",
-        "OPGUARD_CACHE", "OPGUARD_SERVER_IDLE", "PWD", "SHLVL", "TERM", "TERM_PROGRAM", "TERM_SESSION_ID", "TMUX",
+        "_", "CI", "COLORTERM", "COLUMNS", "FORCE_COLOR", "INVOCATION_ID", "JOURNAL_STREAM", "LINES", "NO_COLOR",
+        "OLDPWD", "OPGUARD_CACHE", "OPGUARD_SERVER_IDLE", "PWD", "SHLVL", "TERM", "TERM_PROGRAM", "TERM_SESSION_ID", "TMUX",
         "TMUX_PANE", "WINDOWID", "XDG_SESSION_ID",
     }
 )  # fmt: skip

@@ -8,7 +8,7 @@ the step after the last one, so what capture does at the end of a step counts. E
 rounds, and a ratio is the median of the rounds' own ratios.
 """
 
-# ruff: noqa: E402, I001 - this folder must leave sys.path: it has a bisect.py
+
 from __future__ import annotations
 
 import sys

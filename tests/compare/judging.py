@@ -163,6 +163,9 @@ def judge(case: Example) -> Judgement:
     if not reached and (not true.candidate or case.kind == "skip" or structural):  # left out: it cannot be listed
         return Judgement("masked" if verdict["verdict"] in ("identical", "equivalent") else "verdict", reached)
     named = [verdict["first_divergence"]] if reached else verdict["transient"]
+    unequal = [item for item in named if item["cause"] in ("kernel", "arguments") and not _same_inputs(item)]
+    if unequal:
+        return Judgement("cause", reached, f"inputs are not shown equal: {_said(unequal[0])}")
     text = f"wanted {_short(true.reference)} / {_short(true.candidate)}; said " + "; ".join(map(_said, named))
     places = [item for item in named if _is_place(case, item, true)]
     if not places:
@@ -181,6 +184,11 @@ def _causes(case: Example, true: Truth) -> frozenset[str]:
     if case.kind == "foreign" and case.program.from_numpy:
         causes |= {"data"}  # memory that is not torch's may change at any time
     return causes
+
+
+def _same_inputs(item: dict[str, Any]) -> bool:
+    """Whether the evidence shows the same inputs on both sides."""
+    return all(row["equal"] and row["reference"] == row["candidate"] for row in item["evidence"]["inputs"])
 
 
 def _is_rewritten(case: Example) -> bool:

@@ -200,7 +200,7 @@ def test_phases_and_lengths_of_digests() -> None:
 
 
 def test_the_contract_digest_knows_values_and_no_names() -> None:
-    """Other words mean another contract whatever things are called; a renaming, a gradient or a generator is not one."""
+    """Other words mean another contract; a renaming, a gradient or a generator does not make one."""
     found = digests([contract_event("parameter", "a", 1), contract_event("loss", "loss", 2)])["contract"]
     renamed = [contract_event("loss", "total", 2), contract_event("parameter", "weight", 1)]
     soft = [contract_event("gradient", "grad.a", 3), contract_event("rng", "cpu", 4)]
