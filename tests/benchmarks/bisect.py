@@ -4,8 +4,8 @@
 
 Three searches of the same history in turn in every round: ``git`` (``git bisect run python -m pytest -q
 test_golden.py`` in a fresh clone), ``cold`` (opguard with no server running and an empty cache) and ``kept`` (the
-servers are running, the cache of runs is empty). Each figure is the median of the rounds; a ratio is the median of the rounds'
-own ratios.
+servers are running, the cache of runs is empty). Each figure is the median of the rounds; a ratio is the median of the
+rounds' own ratios.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ the step after the last one, so what capture does at the end of a step counts. E
 rounds, and a ratio is the median of the rounds' own ratios.
 """
 
-
 from __future__ import annotations
 
 import sys
