@@ -133,8 +133,8 @@ def parse_target(text: str, cwd: str) -> Target:
     exist.
     """
     path, colon, function = text.rpartition(":")
-    if not colon:
-        path, function = text, ""
+    if not colon or (function.endswith(".py") and Path(cwd, text).is_file()):  # a folder's name may have a colon
+        path, colon, function = text, "", ""
     if colon and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", function):
         raise UsageError("bad-target", f"{text!r} is no target: after the colon stands the name of a function.")
     if path.endswith(".py"):

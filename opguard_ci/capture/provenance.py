@@ -16,13 +16,19 @@ import torch
 
 from ..trace.model import NULL, Interner
 
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-_RECIPES = _PACKAGE + "recipes" + os.sep
-_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-_SITE = tuple({sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib")})
+
+def _folder(*paths: str) -> tuple[str, ...]:
+    """Folders as prefixes of files in them, as they were named and with all links resolved."""
+    return tuple(dict.fromkeys(form + os.sep for path in paths for form in (path, os.path.realpath(path))))
+
+
+_TORCH = _folder(os.path.dirname(torch.__file__))  # noqa: PTH120 - the text of co_filename
+_PACKAGE = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+_RECIPES = tuple(package + "recipes" + os.sep for package in _PACKAGE)
+_STDLIB = _folder(sysconfig.get_paths()["stdlib"])
+_SITE = _folder(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
 _MAX_FRAMES = 24
-_RUN = _PACKAGE + os.path.join("capture", "run.py")  # noqa: PTH118 - the text of co_filename
+_RUN = tuple(package + "capture" + os.sep + "run.py" for package in _PACKAGE)
 _END = 2
 
 
@@ -67,7 +73,7 @@ class Stacks:
 
     def _learn(self, code: CodeType) -> int:
         self._codes[id(code)] = code
-        user = _END if code.co_name == "_run" and code.co_filename == _RUN else int(is_user_file(code.co_filename))
+        user = _END if code.co_name == "_run" and code.co_filename in _RUN else int(is_user_file(code.co_filename))
         self._is_user[id(code)] = user
         return user
 
@@ -91,7 +97,7 @@ class Stacks:
     def _short(self, filename: str) -> str:
         """The path relative to the tree, or to site-packages; an absolute path only where there is neither."""
         path = os.path.realpath(filename)
-        for base in (*self._roots, *_SITE, str(Path(_PACKAGE).parent) + os.sep):
+        for base in (*self._roots, *_SITE, *_folder(str(Path(_PACKAGE[0]).parent))):
             if path.startswith(base):
                 return path[len(base) :]
         return path
@@ -104,7 +110,8 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith(_RECIPES):
         return True
     if (
-        filename.startswith((_TORCH, _PACKAGE))
+        filename.startswith(_TORCH)
+        or filename.startswith(_PACKAGE)
         or f"{os.sep}_pytest{os.sep}" in filename
         or f"{os.sep}pluggy{os.sep}" in filename
     ):

@@ -52,7 +52,7 @@ class Ran:
         return [
             event
             for event in found
-            if (not ops or event.op.startswith(tuple(f"{op}." for op in ops) + ops))
+            if (not ops or (event.op in ops or event.op.startswith(tuple(f"{op}." for op in ops))))
             and (step is None or event.step == step)
             and (event.kind in kinds if kinds else event.kind != "contract")
         ]
