@@ -158,7 +158,7 @@ class Call:
                 self.module, self.stack = place
                 return
         self.module = NULL if module is None else session.strings.module(module)
-        self.stack = session.stacks.current(sys._getframe(3))
+        self.stack = session.stacks.current(sys._getframe(2).f_back)  # None in autograd's threads of a device
 
     def release_inputs(self) -> None:
         """Let go of inputs that the call does not write: it may free them while it runs, as in a bare run."""

@@ -333,14 +333,18 @@ class Session:
             held = entry.held
             if self.nonfinite is not None and not is_finite(held):
                 self.nonfinite.append(f"step {self.step}: {entry.name}")
-            place = None
+            place, flags = None, 0
             if isinstance(held, torch.Tensor):
                 spec, content = self.spec(held), self._content(entry, held) if found is None else next(found)
                 if content:
                     place = self.memory.place(held)
             else:
-                spec, content = self.strings.spec(type(held).__name__), cpu.of_text(repr(held))
-            self.link(functools.partial(self._append_entry, entry, (lane, phase), spec, content, place))
+                spec, content, flags = self.strings.spec(type(held).__name__), cpu.of_text(repr(held)), OUTSIDE
+            key = NULL if entry.key is None else self.strings.key(entry.key)
+            names = (self.strings.op(entry.section), self.strings.args(entry.name))
+            row = (lane, phase, _CONTRACT, *names, NULL, NULL, key, 0, NULL, 0, 0)
+            is_state = entry.section in _STATE_SECTIONS
+            self.link(functools.partial(self._append_entry, row, (content, spec, flags), place, is_state))
 
     def _content(self, entry: Entry, held: torch.Tensor) -> int:
         try:
@@ -349,16 +353,14 @@ class Session:
             self.unhashed(f"contract {entry.name}", reason)
             return NO_VALUE
 
-    def _append_entry(self, entry: Entry, moment: tuple[int, int], spec: int, found: int, place: Place | None) -> None:
-        strings, found = self.strings, self.resolved(found)
+    def _append_entry(
+        self, row: tuple[int, ...], seen: tuple[int, int, int], place: Place | None, is_state: bool
+    ) -> None:
+        found, spec, flags = self.resolved(seen[0]), *seen[1:]
         writers: tuple[int, ...] = ()
-        flags = 0 if isinstance(entry.held, torch.Tensor) else OUTSIDE
         if place is not None:
-            place[0].state = place[0].state or entry.section in _STATE_SECTIONS
+            place[0].state = place[0].state or is_state
             writers, flags = read(place, found)
-        op, args = strings.op(entry.section), strings.args(entry.name)
-        key = NULL if entry.key is None else strings.key(entry.key)
-        row = (*moment, _CONTRACT, op, args, NULL, NULL, key, 0, NULL, 0, 0)
         self._append(row, [(found, spec, flags, writers)], [])
 
     def _take_table(self, step: int) -> StepTable:

@@ -120,6 +120,32 @@ def test_late_values_give_the_same_trace(name: str, programs: Programs):
     assert late.manifest["scheme"] == f"{cpu.SCHEME}+{mix64.SCHEME}"
 
 
+KEPT = """
+import weakref
+import torch
+
+
+def main():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        hidden = model(torch.ones(4, 8))
+        loss = hidden.square().sum()
+        loss.backward()
+        optimizer.step()
+        held = [weakref.ref(t) for t in (hidden, loss, model.weight.grad, model.bias.grad)]
+        optimizer.zero_grad()
+        del hidden, loss
+        print([ref() is None for ref in held])
+"""
+
+
+def test_nothing_is_kept_alive(programs: Programs):
+    """Values, and not tensors, wait for the end of the step."""
+    ran = programs.run(KEPT + AS_ON_A_DEVICE)
+    assert ran.stdout.split("\n") == [str([True] * 4)] * 3 + [""]
+
+
 def test_a_run_that_raises_keeps_all_ended_steps(programs: Programs):
     """Values on their way are waited for when the target fails."""
     failing = TRAINING.replace("    return", "    raise ValueError('no')\n    return") + AS_ON_A_DEVICE

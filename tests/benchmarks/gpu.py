@@ -1,0 +1,132 @@
+"""Measures a training step on a CUDA device bare and under capture, and prints one JSON line.
+
+``python -m tests.benchmarks.gpu [--workload gpu_small] [--rounds 7] [--steps 10]``
+
+In one process, on one model, all modes take turns in every round: ``bare``; ``pass_through``, a dispatch mode that does
+nothing; capture at each level; ``outputs``, capture that hashes no inputs, which is less than any level promises and
+the least that one could cost; and ``debug_mode``, torch's DebugMode with ``hash_tensor``. A figure is the time from the
+start of the first step after the warm-up until the device is done with the last, so what capture does at the end of a
+step counts. Each mode's figure is the median over the rounds, a ratio the median of the rounds' own ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._debug_mode import DebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from opguard_ci.capture.call import Call
+from opguard_ci.capture.run import execute
+from opguard_ci.worker.request import RunRequest
+from tests.benchmarks.data import workloads
+from tests.benchmarks.machine import machine
+
+LEVELS = ("full", "contract")
+MODES = ("bare", "pass_through", *LEVELS, "outputs", "debug_mode")
+WARM_UP = 2
+MB = 1 << 20
+
+
+class PassThrough(TorchDispatchMode):
+    """Sees every operator and does nothing."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def main() -> None:
+    """Run all rounds and print the line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workload", default="gpu_small", choices=("gpu_small", "gpu_large"))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--modes", default=",".join(MODES))
+    options = parser.parse_args()
+    modes = options.modes.split(",")
+    step = getattr(workloads, options.workload)()
+    rounds: list[dict[str, tuple[float, int]]] = []
+    for _ in range(options.rounds):
+        rounds.append({mode: measure(step, mode, options.steps) for mode in modes})
+    line: dict[str, Any] = {"workload": options.workload, "steps": options.steps}
+    for mode in modes:
+        line[f"{mode}_ms"] = round(statistics.median(one[mode][0] for one in rounds) * 1e3, 2)
+    for mode in modes[1:]:
+        line[f"{mode}_ratio"] = round(statistics.median(one[mode][0] / one["bare"][0] for one in rounds), 3)
+    for mode in modes[1:]:
+        line[f"{mode}_extra_MB"] = round(max(one[mode][1] - one["bare"][1] for one in rounds) / MB)
+    raw = [{mode: round(seconds * 1e3, 2) for mode, (seconds, _) in one.items()} for one in rounds]
+    print(json.dumps(line | machine() | {"rounds": raw}))
+
+
+def measure(step: Callable[[], object], mode: str, steps: int) -> tuple[float, int]:
+    """Seconds per step of one mode, and the most bytes that were allocated on the device."""
+    begin = 0.0
+
+    def train(mark: Callable[[int], object]) -> None:
+        nonlocal begin
+        for number in range(WARM_UP + steps):
+            mark(number)
+            if number == WARM_UP:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+                begin = time.perf_counter()
+            step()
+        mark(WARM_UP + steps)
+        torch.cuda.synchronize()
+        taken.append((time.perf_counter() - begin) / steps)
+
+    taken: list[float] = []
+    if mode in LEVELS:
+        captured(train, mode)
+    elif mode == "outputs":
+        nobody = mock.patch.object(Call, "_suspects_among", lambda call, tensors: [])
+        with mock.patch.object(Call, "_read", _read_nothing), nobody:
+            captured(train, "full")
+    elif mode == "debug_mode":
+        with DebugMode(), DebugMode.log_tensor_hashes(hash_fn="hash_tensor"):
+            train(lambda number: None)
+    elif mode == "pass_through":
+        with PassThrough():
+            train(lambda number: None)
+    else:
+        train(lambda number: None)
+    return taken[0], torch.cuda.max_memory_allocated()
+
+
+def _read_nothing(call: Call, tensors: list[torch.Tensor], marks: list[int]) -> None:
+    """In place of ``Call._read``: inputs are linked, and all have the same value."""
+    session = call._session
+    call._marks, call._found = marks, [1] * len(tensors)
+    call._specs = [session.spec(tensor) for tensor in tensors]
+    with session.lock:
+        call.places = [session.memory.place(tensor) for tensor in tensors]
+        session.link(call._link_reads, call.info)
+
+
+def captured(train: Callable[[Callable[[int], object]], None], level: str) -> None:
+    """Run the steps under capture."""
+    globals()["train"] = train
+    with tempfile.TemporaryDirectory() as folder:
+        request = RunRequest(
+            f"{__name__}:train", cwd=str(Path.cwd()), output=f"{folder}/trace", level=level, profile="observe"
+        )
+        outcome = execute(request)
+    assert outcome["status"] == "ok", outcome
+
+
+if __name__ == "__main__":
+    main()
