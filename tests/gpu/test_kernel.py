@@ -202,3 +202,9 @@ def test_extra_memory(fingerprints):
     fingerprints.queue(data.t())
     assert torch.cuda.max_memory_allocated() - before < 256 << 20
     fingerprints.end_step().wait()
+
+
+def test_large_tensors_share_a_launch(fingerprints):
+    """Tensors of one call up to ``MANY`` bytes are read by one kernel, whatever their sizes."""
+    tensors = [noise(size, torch.bfloat16) for size in (MANY, 2, MANY - 2, 5 << 20, 77_776, MANY + 2)]
+    assert resolved(fingerprints, fingerprints.queue_all(tensors)) == [mix64.value(tensor) for tensor in tensors]

@@ -21,7 +21,7 @@ from .backends import Backend, TorchBackend, TritonBackend, address_of
 from .pages import PAGE, Page, Values
 from .quiet import Unhashable, quiet
 
-MANY: Final = 1 << 20
+MANY: Final = 1 << 24
 """Tensors of one call up to so many bytes share a launch."""
 
 _NOTHING: Final = nullcontext()

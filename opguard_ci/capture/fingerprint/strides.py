@@ -26,11 +26,8 @@ class Strides:
     row_words: int
     strides: tuple[int, int, int, int]
 
-    @property
-    def aligned(self) -> bool:
-        """Whether wide loads are possible along what lies together."""
-        used = [stride for axis, stride in enumerate(self.strides) if axis != self.together + 2]
-        return self.together != NOTHING and all(stride % 16 == 0 for stride in used)
+    aligned: bool
+    """Whether wide loads are possible along what lies together."""
 
     @property
     def arguments(self) -> tuple[int, ...]:
@@ -62,7 +59,10 @@ def strides_of(shape: Sequence[int], strides: Sequence[int], itemsize: int, in_w
     if num_rows > _MAX_ROWS:
         return None
     together = COLUMNS if across == 1 else ROWS if down == 1 else NOTHING
-    return Strides(item, together, outer, inner, num_rows, length // per, (outer_stride, inner_stride, down, across))
+    found = (outer_stride, inner_stride, down, across)
+    apart = [stride for axis, stride in enumerate(found) if axis != {ROWS: 2, COLUMNS: 3}.get(together)]
+    aligned = together != NOTHING and all(stride % 16 == 0 for stride in apart)
+    return Strides(item, together, outer, inner, num_rows, length // per, found, aligned)
 
 
 def _joined(dimensions: list[tuple[int, int]]) -> list[tuple[int, int]]:
