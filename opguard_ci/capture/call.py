@@ -18,7 +18,7 @@ from .fingerprint.quiet import Unhashable
 from .fingerprint.tensors import value, values
 from .links import Place, allocate, read, write
 from .schema import OpInfo
-from .text import OVERWRITTEN, Arguments
+from .text import OVERWRITTEN, READ, WRITTEN, Arguments
 
 if TYPE_CHECKING:
     from .session import Session
@@ -101,11 +101,11 @@ class Call:
     def _read(self, tensors: list[torch.Tensor], marks: list[int]) -> None:
         session = self._session
         self._marks = marks
-        if OVERWRITTEN in marks:
+        if max(marks, default=READ) >= OVERWRITTEN:
             found = iter(
-                self._values([tensor for tensor, mark in zip(tensors, marks, strict=True) if mark != OVERWRITTEN])
+                self._values([tensor for tensor, mark in zip(tensors, marks, strict=True) if mark < OVERWRITTEN])
             )
-            self._found = [NO_VALUE if mark == OVERWRITTEN else next(found) for mark in marks]
+            self._found = [NO_VALUE if mark >= OVERWRITTEN else next(found) for mark in marks]
         else:
             self._found = self._values(tensors)
         self._specs = [session.spec(tensor) for tensor in tensors]
@@ -120,7 +120,7 @@ class Call:
         for found, spec, mark, place in zip(self._found, self._specs, self._marks, self.places, strict=True):
             if found < 0:
                 found = resolved(found)
-            if mark == OVERWRITTEN:
+            if mark >= OVERWRITTEN:
                 reads.append((NO_VALUE, spec, UNREAD, ()))
             elif place is None or not found:
                 reads.append((found, spec, STRIDED if place is None else 0, ()))
@@ -129,7 +129,7 @@ class Call:
                 if len(place[1]) > 3:
                     flags |= STRIDED
                 reads.append((found, spec, flags, writers))
-            if mark and place is not None:
+            if mark in (WRITTEN, OVERWRITTEN) and place is not None:
                 place[0].writing += 1
                 self.writing.append(place)
         self._before = [(0, 0) if p is None else (p[0].version, p[0].writing) for p in self.places]
@@ -302,6 +302,8 @@ class Call:
         if info.resizes:
             return self._resized(tensor, found)
         place = memory.place(tensor, made=slot >= 0 and info.kind != _VIEW)
+        if slot in info.scratch_outputs:
+            return _ALLOCATED, place, NO_VALUE
         if info.kind == _ALLOC:
             garbage = place is not None and place[3] - place[2] <= _MAX_GARBAGE
             return _ALLOCATED, place, self._value(tensor) if garbage else NO_VALUE

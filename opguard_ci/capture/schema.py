@@ -64,6 +64,11 @@ _UNDECLARED: Final = frozenset(
     )
 )
 """Built-in operators known to write arguments that their schema calls read-only."""
+_SCRATCH: Final[dict[str, tuple[frozenset[str], frozenset[int]]]] = {
+    "mkldnn_rnn_layer": (frozenset(), frozenset((3,))),
+    "mkldnn_rnn_layer_backward": (frozenset(("workspace",)), frozenset()),
+}
+"""Arguments and outputs that are a library's own scratch memory, in part never written: they have no value."""
 _HOST: Final = frozenset(("_local_scalar_dense", "equal", "is_nonzero", "allclose"))
 
 
@@ -82,6 +87,9 @@ class OpInfo:
     """Names of the arguments that the schema says are written."""
     overwrites: frozenset[str]
     """Those of ``written`` whose old content does not matter."""
+    scratch: frozenset[str]
+    """Names of the arguments without value."""
+    scratch_outputs: frozenset[int]
     generators: frozenset[str]
     """Names of the arguments that are random generators."""
     random: bool
@@ -108,6 +116,7 @@ def describe(func: Any) -> OpInfo:
     out = frozenset(a.name for a in schema.arguments if a.is_out)
     first = schema.arguments[0].name if schema.arguments else ""
     overwrites = (written & {first} if base in _OVERWRITES else frozenset()) | (written & out)
+    scratch, scratch_outputs = _SCRATCH.get(base, (frozenset[str](), frozenset[int]()))
     builtin = namespace in ("aten", "prims", "prim", "profiler", "_c10d_functional", "c10d")
     return OpInfo(
         name=str(func),
@@ -117,6 +126,8 @@ def describe(func: Any) -> OpInfo:
         defaults={a.name: default_text(a.default_value) for a in schema.arguments if a.has_default_value()},
         written=written,
         overwrites=overwrites,
+        scratch=scratch,
+        scratch_outputs=scratch_outputs,
         generators=frozenset(a.name for a in schema.arguments if "Generator" in str(a.type)),
         random=torch.Tag.nondeterministic_seeded in func.tags,
         host=base in _HOST,
@@ -138,6 +149,8 @@ def opaque(name: str, kind: int, written: tuple[str, ...] = ()) -> OpInfo:
         defaults={},
         written=frozenset(written),
         overwrites=frozenset(),
+        scratch=frozenset(),
+        scratch_outputs=frozenset(),
         generators=frozenset(),
         random=False,
         host=False,

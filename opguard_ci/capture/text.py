@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_TEXT: Final = 4000
 
 # How a call treats a tensor argument.
-READ, WRITTEN, OVERWRITTEN = range(3)
+READ, WRITTEN, OVERWRITTEN, SCRATCH = range(4)
 
 _NUMBERS: Final = tuple(f"%{number}" for number in range(64))
 
@@ -81,9 +81,7 @@ def _template(info: OpInfo, num_positional: int, keywords: tuple[str, ...]) -> T
     names = [*info.positional[:num_positional]]
     names += [f"arg{position}" for position in range(len(names), num_positional)]
     names += keywords
-    marks = tuple(
-        OVERWRITTEN if name in info.overwrites else WRITTEN if name in info.written else READ for name in names
-    )
+    marks = tuple(_mark(info, name) for name in names)
     pieces = {name: f"{_escaped(name)}=%s" for name in names}
     for name, default in info.defaults.items():
         pieces.setdefault(name, f"{_escaped(name)}={_escaped(default)}")
@@ -93,6 +91,12 @@ def _template(info: OpInfo, num_positional: int, keywords: tuple[str, ...]) -> T
     return Template(
         marks, ", ".join(pieces[name] for name in places), None if shown == tuple(range(len(names))) else shown
     )
+
+
+def _mark(info: OpInfo, name: str) -> int:
+    if name in info.written:
+        return OVERWRITTEN if name in info.overwrites else WRITTEN
+    return SCRATCH if name in info.scratch else READ
 
 
 def _escaped(text: str) -> str:

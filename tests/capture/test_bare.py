@@ -40,6 +40,8 @@ def digest(*held):
     return state.hexdigest()
 """
 
+RECIPES = ("conv_net", "encoder_bf16", "lstm", "mixture", "tiny_gpt")
+
 RECIPE = (
     DIGEST
     + """
@@ -104,7 +106,7 @@ def main():
 )
 
 
-@pytest.mark.parametrize("name", ["conv_net", "encoder_bf16", "lstm", "mixture", "tiny_gpt"])
+@pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("profile", ["strict", "observe"])
 def test_a_recipe_computes_the_same_bits_watched_or_not(
     name: str, profile: str, programs: Programs, strict_programs: Programs
@@ -127,3 +129,14 @@ def test_threads_workers_and_compiled_code_compute_the_same_bits(source: str, pr
         captured = programs.run(source, level=level)
         assert captured.ok, captured.answer
         assert captured.stdout == bare.stdout
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_repeats_itself_twenty_times(name: str, strict_programs: Programs):
+    """Every digest of every step, operators included."""
+    target = f"opguard_ci.recipes.{name}:{name}"
+    first = strict_programs.again(target)
+    assert len(first.steps) == 4
+    assert first.manifest["coverage"]["unhashed"] == first.manifest["coverage"]["unseen"] == []
+    for _ in range(19):
+        assert strict_programs.again(target).digests == first.digests

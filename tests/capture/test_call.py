@@ -302,3 +302,13 @@ def test_views_in_place_write_nothing(programs: Programs):
         "y = torch.ones(3)\ny.set_(x.untyped_storage(), 0, (6,), (1,))\ny + 2",
     )
     assert [event.reads[0].writers for event in ran.events("aten.add")] == [(one(ran, "aten.mul").index,)] * 2
+
+
+def test_a_librarys_scratch_memory_has_no_value(programs: Programs):
+    """OneDNN's LSTM leaves bytes unwritten in the workspace that it hands to its backward."""
+    ran = run(programs, "m = nn.LSTM(3, 4)\nm(torch.ones(2, 1, 3))[0].sum().backward()")
+    forward, backward = one(ran, "aten.mkldnn_rnn_layer"), one(ran, "aten.mkldnn_rnn_layer_backward")
+    assert (forward.writes[3].value, forward.writes[3].flags) == (0, 0)
+    assert (backward.reads[-1].value, backward.reads[-1].flags) == (0, UNREAD)
+    assert all(write.value for write in forward.writes[:3])
+    assert ran.manifest["coverage"]["hashed"] == ran.manifest["coverage"]["operators"]
