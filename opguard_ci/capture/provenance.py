@@ -27,7 +27,10 @@ _PACKAGE = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) 
 _RECIPES = tuple(package + "recipes" + os.sep for package in _PACKAGE)
 _STDLIB = _folder(sysconfig.get_paths()["stdlib"])
 _SITE = _folder(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
-_RUNNERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "pluggy", "pytest_opguard", "xdist", "execnet"))
+_RUNNERS = (
+    *(str(Path(package).parent / "pytest_opguard") + os.sep for package in _PACKAGE),
+    *(site + name + os.sep for site in _SITE for name in ("_pytest", "pluggy", "pytest", "xdist", "execnet")),
+)
 _MAX_FRAMES = 24
 _RUN = tuple(package + "capture" + os.sep + "run.py" for package in _PACKAGE)
 _END = 2
@@ -110,7 +113,7 @@ def is_user_file(filename: str) -> bool:
         return filename.startswith("<ipython") or filename in ("<stdin>", "<string>", "<console>")
     if filename.startswith(_RECIPES):
         return True
-    if filename.startswith((_TORCH, _PACKAGE)) or any(runner in filename for runner in _RUNNERS):
+    if filename.startswith((*_TORCH, *_PACKAGE, *_RUNNERS)):
         return False
     return not (filename.startswith(_STDLIB) and not filename.startswith(_SITE))
 
