@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..trace.model import HIDDEN, OVER, Event
+from .arguments import split_arguments
 from .origin import Leaf
 
 
@@ -39,11 +40,14 @@ def hidden_argument(event: Event) -> str:
 
 
 def argument_name(args: str, number: int) -> str:
-    """The name of tensor argument ``number`` in an argument text."""
-    for part in args.split(", "):
-        name, _, text = part.partition("=")
-        if text.strip("[]") == f"%{number}":
+    """The name of tensor argument ``number`` in an argument text: ``self``, or ``tensors[1]`` within a list."""
+    wanted = f"%{number}"
+    for name, text in split_arguments(args).items():
+        if text == wanted:
             return name
+        items = text.strip("[]").split(", ")
+        if wanted in items:
+            return f"{name}[{items.index(wanted)}]"
     return f"tensor {number}"
 
 

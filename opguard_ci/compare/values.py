@@ -103,10 +103,9 @@ class StepView:
             base = base_name(event.op)
             for write in event.writes:
                 view.known.add(write.value)
+                view.made[base].add(write.value)
                 if write.flags & HIDDEN:
                     view.hidden.add(base)
-                else:
-                    view.made[base].add(write.value)
                 if write.flags & WEAK:
                     view.weak.add(write.value)
             if event.kind == "op":

@@ -341,10 +341,31 @@ RULES: dict[str, Rule] = {
         diverged("missing", 2, "reference"),
         _both(absent, operands, "is_left_out_copy", lambda pairs, event: False),
     ),
+    "11: a copy into memory that only the candidate makes is other code": Rule(
+        _pair(
+            [op("f", [10], [20]), op("k", [10], [11]), op("g", [read(11, writers=(1,))], [30]), loss(30)],
+            [op("f", [10], [20]), op("k", [10], [11]), copy(20, 1), op("g", [read(20, writers=(2,))], [31]), loss(31)],
+        ),
+        diverged("code", 2),
+        _set(operands, "_is_inserted_copy", lambda pairs, event: False),
+    ),
     "11: foreign writes may lie in the reference": Rule(
         _pair([op("f", [10], [20]), op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)], GOOD),
         diverged("overwritten", 1, "reference"),
         _set(Judge, "_on_reference_side", lambda self, like, theirs: None),
+    ),
+    "11: a foreign write in the reference need not have made what its first reader made otherwise": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("k", [read(21, OVER, writers=(0,))], [40]),
+                op("g", [read(21, OVER, writers=(0,))], [31]),
+                loss(31),
+            ],
+            [op("f", [10], [20]), op("k", [20], [40]), op("g", [20], [30]), loss(30)],
+        ),
+        diverged("overwritten", 1, "reference"),
+        _set(Judge, "_reads", lambda self, like, leaf: False),
     ),
     "11: a draw from another state leads to the draw that was inserted": Rule(
         _pair(
