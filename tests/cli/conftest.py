@@ -20,7 +20,7 @@ def train(eps=1e-5):
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=eps), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
-        print("step", step)
+        print("step", step, flush=True)
         loss = model(torch.randn(4, 4)).square().mean()
         loss.backward()
         optimizer.step()

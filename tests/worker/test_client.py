@@ -189,7 +189,13 @@ def test_the_client_goes(cache: Path, tmp_path: Path, number: int) -> None:
     """SIGKILL and Ctrl-C of the client leave no process of the run; the server lives on."""
     command = [sys.executable, "-c", CLIENT, "stay", str(tmp_path / "pids")]
     with subprocess.Popen(
-        command, env=environment_for_programs(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment_for_programs(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job ignores Ctrl-C, and so would all that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as program:
         assert program.stdout is not None
         server = int(program.stdout.readline())
