@@ -87,7 +87,27 @@ def main(mark):
         (x.sin() * x).sum().backward()
 """
 
-PROGRAMS = {"training": TRAINING, "memory": MEMORY, "threads": THREADS}
+COMPILED = """
+import os
+
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+import torch
+from torch import nn
+
+
+def main():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2, momentum=0.9)
+    compiled = torch.compile(model)
+    for _ in range(3):
+        loss = compiled(torch.randn(5, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+PROGRAMS = {"training": TRAINING, "memory": MEMORY, "threads": THREADS, "compiled": COMPILED}
 
 
 def comparable(ran: Ran) -> tuple[list[object], list[int]]:
