@@ -96,3 +96,10 @@ def test_every_verb_and_verdict_is_in_the_tables() -> None:
     assert list(rows) == list("012345")
     for verdict, code in EXIT_CODES.items():
         assert re.search(rf"\b{verdict}\b", rows[str(code)]), verdict
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docs/index.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    """Every relative link of a page is a file of this repository."""
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(target).exists(), target

@@ -165,7 +165,7 @@ class _Comparison:
         """Why agreement proves nothing; empty if it does."""
         for side, manifest in (("reference", self.left), ("candidate", self.right)):
             if not manifest.get("complete", False):
-                reason = manifest.get("outcome", {}).get("message", "it was cut short")
+                reason = (manifest.get("outcome") or {}).get("message", "it was cut short")
                 return f"The {side} did not run to its end: {reason}"
             unseen = ", ".join(manifest.get("coverage", {}).get("unseen", ()))
             if unseen and not manifest.get("allow_unseen"):
