@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ..trace.model import HOST, WEAK, Event
+from .align import place
 from .cause import Cause
 from .origin import Origin
 from .pairs import Pairs
+from .values import read_values
 
 
 def through_host(pairs: Pairs, cause: Cause) -> Origin | None:
@@ -22,11 +24,15 @@ def through_host(pairs: Pairs, cause: Cause) -> Origin | None:
 
 
 def _is_handed_over(pairs: Pairs, event: Event) -> bool:
-    """Whether Python got another number than the reference's got at the same place."""
+    """Whether Python got another number than the reference's got at the same place, or at one that was moved."""
     if not event.flags & HOST:
         return False
     like = pairs.like(event)
-    return like is not None and [r.value for r in like.reads] != [r.value for r in event.reads]
+    if like is not None:
+        return read_values(like) != read_values(event)
+    likes = [e for e in pairs.reference.view(event.step).events if e.flags & HOST and place(e) == place(event)]
+    moved = [e for e in likes if pairs.like_of_reference(e) is None]
+    return bool(moved) and all(read_values(e) != read_values(event) for e in moved)
 
 
 def _through_memory(pairs: Pairs, cause: Cause) -> Origin | None:

@@ -35,6 +35,11 @@ class Judge:
             return self._of_draw(rng)
         earlier = begins_earlier(ours, theirs)
         skipped = skipped_copy(self.pairs, sinks_reference) if earlier or not ours else None
+        if theirs and not ours:
+            mine = self.pairs.like_of_reference(theirs[0].event)
+            origin = self.forward.origin(mine) if mine is not None else None
+            if origin is not None:  # done, but on something else, so that nothing here came of it
+                return self.of(origin, theirs)
         if theirs and (not ours or (earlier and ours[0].leaf is None)):
             return missing(self.pairs, skipped or theirs[0].event)
         if not ours:

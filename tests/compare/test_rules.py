@@ -13,6 +13,7 @@ import pytest
 from opguard_ci.compare import absent, compare_traces, contract, draws, judge, operands, verdict
 from opguard_ci.compare.judge import Judge
 from opguard_ci.compare.origin import Leaf, Origin, Origins
+from opguard_ci.compare.pairs import Pairs
 from opguard_ci.compare.values import Side, StepView, is_empty
 from opguard_ci.trace.model import HIDDEN, HOST, NO_VALUE, OVER, STATE, WEAK, Event, Write
 
@@ -312,9 +313,9 @@ RULES: dict[str, Rule] = {
     "9: an operator whose other result heals is found from the reference's side": Rule(
         _pair(
             [op("f", [10], [20]), op("f", [11], [12]), op("add", [10, 20], [30]), loss(30)],
-            [op("f", [10], [12]), op("f", [11], [12]), op("add", [10, 12], [10]), loss(10)],
+            [op("f", [11], [12]), op("f", [10], [12]), op("add", [10, 12], [10]), loss(10)],
         ),
-        diverged("kernel", 0),
+        diverged("kernel", 1),
         _set(judge, "joined", lambda pairs, ours, theirs: ours),
     ),
     "9: so are other arguments whose result exists": Rule(
@@ -455,6 +456,34 @@ RULES: dict[str, Rule] = {
         ),
         diverged("code", 0),
         _set(judge, "through_host", lambda pairs, cause: None),
+    ),
+    "12: a number that is looked at in another place counts too": Rule(
+        _pair(
+            [
+                op("k", [10], [40]),
+                op("f", [10], [weak(12)]),
+                op("item", [12], flags=HOST),
+                op("mul", [10], [30], extra="other=1"),
+                loss(30),
+            ],
+            [
+                op("f", [10], [weak(13)]),
+                op("item", [13], flags=HOST),
+                op("k", [10], [40]),
+                op("mul", [10], [31], extra="other=2"),
+                loss(31),
+            ],
+        ),
+        diverged("kernel", 0),
+        lambda patch: patch.setattr("opguard_ci.compare.host.place", lambda event: event.index),
+    ),
+    "10: what the candidate does on something else is not missing": Rule(
+        _pair(
+            [op("in", [], [10]), op("k", [10], [11]), op("f", [10], [20]), op("up", [20], [30]), loss(30)],
+            [op("in", [], [10]), op("k", [10], [11]), op("f", [11], [21]), loss(10)],
+        ),
+        diverged("inputs", 2),
+        _set(Pairs, "like_of_reference", lambda self, event: None),
     ),
     "12: a number that only the candidate looks at is not it": Rule(
         _pair(
