@@ -92,7 +92,8 @@ def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> N
     lane = session.lane
 
     def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        lane.optimizing = (*lane.optimizing, id(sys._getframe(1)))
+        frame = sys._getframe(1)
+        lane.optimizing = (*lane.optimizing, (id(frame), frame.f_code))
         steps.before_optimizer(optimizer)
 
     def after(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

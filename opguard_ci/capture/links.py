@@ -7,23 +7,27 @@ exactly as in a bare run. Storages that share memory (numpy, DLPack) share one r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..trace.model import OUTSIDE, OVER, STATE
 from .region import Geometry, Region
 
 _SWEEP_AFTER: Final = 20_000
+_BOUNDLESS: Final = 1 << 62
+"""Size of a region that storages share without one holding all of it: no write is known to cover it."""
 
 _address: Callable[[torch.Tensor], int] = getattr(torch._C, "_data_address")  # noqa: B009 - not in its stubs
 # of the storage's first byte; data_ptr() would copy the memory of a lazy clone
 
+_is_expired: Callable[[int], Any] = torch.UntypedStorage._expired
+_free: Callable[[int], Any] = torch.UntypedStorage._free_weak_ref
+
 Place = tuple[Region, Geometry, int, int, bool]
 """Where the elements of a tensor lie: bytes lo to hi of a region, and whether all of them (dense)."""
 
-_Known = tuple[Region, StorageWeakRef, int]  # and where in the region the storage begins
+_Known = tuple[Region, int, int]  # a weak reference to the storage, and where in the region it begins
 
 
 class Memory:
@@ -31,7 +35,7 @@ class Memory:
 
     def __init__(self) -> None:
         # By the identity of the storage, which stays its own while we hold a weak reference to it.
-        self._known: dict[int, _Known] = {}
+        self.known: dict[int, _Known] = {}
         self._by_pointer: dict[int, _Known] = {}
         self._sweep_at = _SWEEP_AFTER
 
@@ -44,7 +48,7 @@ class Memory:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
             return None
-        known = self._known.get(storage._cdata) or self._adopt(tensor, storage, made)
+        known = self.known.get(storage._cdata) or self.adopt(tensor, storage, made)
         if known is None:
             return None
         size = tensor.itemsize
@@ -54,24 +58,25 @@ class Memory:
             if tensor.is_neg() or tensor.is_conj():  # the same bytes show something else
                 return known[0], (lo, hi, (tensor.dtype, tensor.is_neg(), tensor.is_conj())), lo, hi, True
             return known[0], (lo, hi, tensor.dtype), lo, hi, True
-        return _strided(tensor, known[0], lo)
+        return strided(tensor, known[0], lo)
 
-    def _adopt(self, tensor: torch.Tensor, storage: torch.UntypedStorage, made: bool) -> _Known | None:
+    def adopt(self, tensor: torch.Tensor, storage: torch.UntypedStorage, made: bool) -> _Known | None:
+        """The entry of a storage that is met for the first time; None if it holds no bytes."""
         if storage.device.type == "meta":
             return None
-        if len(self._known) >= self._sweep_at:
+        if len(self.known) >= self._sweep_at:
             self.sweep()
-        pointer, weak = _address(tensor), StorageWeakRef(storage)
-        known = self._sharing(pointer, storage.nbytes(), weak, made) if pointer else None
-        if known is None:
+        pointer, weak = _address(tensor), cast("int", storage._weak_ref())
+        shared = self._sharing(pointer, storage.nbytes(), weak, made) if pointer else None
+        if shared is None:
             foreign = not made and not storage.resizable()  # numpy's, DLPack's, a mapped file, a worker's batch
-            known = (Region(pointer, storage.nbytes(), foreign=foreign), weak, 0)
+            shared = (Region(pointer, storage.nbytes(), foreign=foreign), weak, 0)
             if pointer:
-                self._by_pointer[pointer] = known
-        self._known[storage._cdata] = known
-        return known
+                self._by_pointer[pointer] = shared
+        self.known[storage._cdata] = shared
+        return shared
 
-    def _sharing(self, pointer: int, nbytes: int, weak: StorageWeakRef, made: bool) -> _Known | None:
+    def _sharing(self, pointer: int, nbytes: int, weak: int, made: bool) -> _Known | None:
         """The entry of another storage object over memory that we know."""
         other = self._by_pointer.get(pointer)
         if other is not None and _lies_at(other[1], pointer):
@@ -80,14 +85,21 @@ class Memory:
             return None
         for region, alive, shift in self._by_pointer.values():
             begin = region.pointer + shift
-            if begin < pointer + nbytes and pointer < begin + region.nbytes and _lies_at(alive, begin):
+            if (
+                begin < pointer + nbytes
+                and pointer < begin + region.nbytes
+                and region.nbytes < _BOUNDLESS
+                and _lies_at(alive, begin)
+            ):
+                if pointer < region.pointer or pointer + nbytes > region.pointer + region.nbytes:
+                    region.nbytes = _BOUNDLESS
                 return (region, weak, pointer - region.pointer)
         return None
 
     def resized(self, tensor: torch.Tensor) -> None:
         """An operator may have moved the memory of this tensor's storage."""
         storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
+        known = self.known.get(storage._cdata)
         if known is None:
             return
         region, pointer = known[0], _address(tensor)
@@ -99,22 +111,35 @@ class Memory:
 
     def sweep(self) -> None:
         """Forget storages that are gone."""
-        self._known = {key: entry for key, entry in self._known.items() if not entry[1].expired()}
-        self._by_pointer = {key: entry for key, entry in self._by_pointer.items() if not entry[1].expired()}
-        self._sweep_at = 2 * len(self._known) + _SWEEP_AFTER
+        gone = {key: entry for key, entry in self.known.items() if _is_expired(entry[1])}
+        for key in gone:
+            del self.known[key]
+        self._by_pointer = {key: entry for key, entry in self._by_pointer.items() if not _is_expired(entry[1])}
+        for _, weak, _ in gone.values():  # last: until then no other storage can have its identity
+            _free(weak)
+        self._sweep_at = 2 * len(self.known) + _SWEEP_AFTER
+
+    def close(self) -> None:
+        """Forget all."""
+        for _, weak, _ in self.known.values():
+            _free(weak)
+        self.known, self._by_pointer = {}, {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self.known)
 
 
-def _lies_at(weak: StorageWeakRef, pointer: int) -> bool:
+def _lies_at(weak: int, pointer: int) -> bool:
     """Whether a storage is still alive and has not been moved by a resize."""
-    storage = torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
+    storage = torch.UntypedStorage._new_with_weak_ptr(weak)
     return storage is not None and storage.data_ptr() == pointer
 
 
-def _strided(tensor: torch.Tensor, region: Region, lo: int) -> Place:
+def strided(tensor: torch.Tensor, region: Region, lo: int) -> Place:
+    """The place of a tensor that begins at byte ``lo`` of a region."""
     size, shape, strides = tensor.itemsize, tensor.shape, tensor.stride()
+    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():  # empty, or of one element
+        return region, (lo, lo + int(tensor.nbytes), tensor.dtype), lo, lo + int(tensor.nbytes), True
     hi = lo + size
     for length, stride in zip(shape, strides, strict=True):
         if length == 0:
@@ -134,7 +159,11 @@ def read(place: Place, value: int) -> tuple[tuple[int, ...], int]:
         if before is not None and region.owned and not region.writing:
             region.changed(lo, hi)
         region.remember(geometry, value)
-    writers = region.writers(geometry, lo, hi, dense)
+    writes = region.writes
+    if len(writes) == 1 and (only := writes[0])[3] is None and only[0] <= lo < hi <= only[1]:
+        writers = only[2]
+    else:
+        writers = region.writers(geometry, lo, hi, dense)
     flags = STATE if region.state else 0
     if not writers:
         flags |= OUTSIDE

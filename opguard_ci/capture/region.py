@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,14 +18,8 @@ _OVERLAP_WORK: Final = 10_000
 """How much numpy may search for a common byte of two strided views before they count as overlapping."""
 
 
-@dataclass(slots=True)
-class _Written:
-    """Writes that are still visible: bytes ``lo`` to ``hi``, all of them (dense) or the elements of a strided view."""
-
-    lo: int
-    hi: int
-    events: tuple[int, ...]
-    geometry: Geometry | None  # None: dense
+_Written = tuple[int, int, tuple[int, ...], Geometry | None]
+"""Writes that are still visible: bytes lo to hi, by which events, the elements of which strided view (None: all)."""
 
 
 class Region:
@@ -55,7 +48,7 @@ class Region:
         self.writing = 0  # operators that are writing it now
         self.writes: list[_Written] = []
         self.seen: dict[Geometry, int] = {}  # what the bytes of a view were when last written or read
-        self.tainted: list[tuple[int, int]] = []
+        self.tainted: list[tuple[int, int]] | tuple[()] = ()
         self.owned = False  # written by a recorded operator at least once
         self.state = False  # holds a parameter, buffer or optimizer state
 
@@ -77,7 +70,7 @@ class Region:
             self.foreign = True
             self.writes = [piece for old in self.writes for piece in _beside(old, lo, hi)]
             return
-        self.tainted.append((lo, hi))
+        self.tainted = [*self.tainted, (lo, hi)]
         if len(self.tainted) > _MAX_TAINTED:
             self.tainted = [(min(a for a, _ in self.tainted), max(b for _, b in self.tainted))]
 
@@ -86,16 +79,22 @@ class Region:
         self.owned = True
         self.version += 1
         if self.seen:
-            self.seen = {g: v for g, v in self.seen.items() if g[1] <= lo or g[0] >= hi}
+            if lo <= 0 and hi >= self.nbytes:
+                self.seen = {}
+            else:
+                self.seen = {g: v for g, v in self.seen.items() if g[1] <= lo or g[0] >= hi}
         if not dense:
-            self.writes = [old for old in self.writes if old.geometry != geometry]
-            self.writes.append(_Written(lo, hi, (event,), geometry))
+            self.writes = [old for old in self.writes if old[3] != geometry]
+            self.writes.append((lo, hi, (event,), geometry))
         else:
             if self.tainted:
                 self.tainted = [piece for span in self.tainted for piece in _subtract(span, lo, hi)]
-            kept = [piece for old in self.writes for piece in _beside(old, lo, hi)] if self.writes else []
-            kept.append(_Written(lo, hi, (event,), None))
-            self.writes = kept
+            written: _Written = (lo, hi, (event,), None)
+            if not self.writes or (lo <= 0 and hi >= self.nbytes):
+                self.writes = [written]
+                return
+            self.writes = [piece for old in self.writes for piece in _beside(old, lo, hi)]
+            self.writes.append(written)
         if len(self.writes) > _MAX_WRITES:
             self._merge()
 
@@ -103,28 +102,24 @@ class Region:
         """Keep the older half as one: any of them may be the writer of any of their bytes."""
         half = len(self.writes) // 2
         old = self.writes[:half]
-        events = tuple(dict.fromkeys(event for one in old for event in one.events))
-        self.writes[:half] = [_Written(min(one.lo for one in old), max(one.hi for one in old), events, None)]
+        events = tuple(dict.fromkeys(event for one in old for event in one[2]))
+        self.writes[:half] = [(min(one[0] for one in old), max(one[1] for one in old), events, None)]
 
     def writers(self, geometry: Geometry, lo: int, hi: int, dense: bool) -> tuple[int, ...]:
         """The events that last wrote bytes of this view, oldest first.
 
         Exact, but that a strided write is never forgotten because others covered it piece by piece.
         """
-        writes = self.writes
-        if len(writes) == 1:
-            only = writes[0]
-            if only.geometry is None and only.lo <= lo and hi <= only.hi and lo < hi:
-                return only.events
         found: list[tuple[int, ...]] = []
-        for old in reversed(writes):
-            if old.lo >= hi or lo >= old.hi or not _meet(old, geometry, dense):
+        for old in reversed(self.writes):
+            first, last, events, written = old
+            if first >= hi or lo >= last or not _meet(old, geometry, dense):
                 continue
-            found.append(old.events)
-            if old.geometry is None:
-                if old.lo <= lo and hi <= old.hi:
+            found.append(events)
+            if written is None:
+                if first <= lo and hi <= last:
                     break
-            elif not dense and old.geometry == geometry:
+            elif not dense and written == geometry:
                 break
         return tuple(dict.fromkeys(event for events in reversed(found) for event in events))
 
@@ -135,10 +130,10 @@ class Region:
 
 def _meet(old: _Written, geometry: Geometry, dense: bool) -> bool:
     """Whether a write and a view whose spans overlap have a byte in common."""
-    if dense and old.geometry is None:
+    if dense and old[3] is None:
         return True
     mine = _bytes(geometry[:3] if dense else geometry)
-    theirs = _bytes(old.geometry or (old.lo, old.hi, None))
+    theirs = _bytes(old[3] or (old[0], old[1], None))
     try:
         return bool(np.shares_memory(mine, theirs, max_work=_OVERLAP_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -170,11 +165,12 @@ def _bytes(geometry: Geometry) -> Any:
 
 def _beside(old: _Written, lo: int, hi: int) -> list[_Written]:
     """What a later write of all bytes from ``lo`` to ``hi`` leaves of an older one."""
-    if old.hi <= lo or old.lo >= hi:
+    first, last, events, geometry = old
+    if last <= lo or first >= hi:
         return [old]
-    if old.geometry is None:
-        return [_Written(a, b, old.events, None) for a, b in _subtract((old.lo, old.hi), lo, hi)]
-    return [old] if old.lo < lo or old.hi > hi else []
+    if geometry is None:
+        return [(a, b, events, None) for a, b in _subtract((first, last), lo, hi)]
+    return [old] if first < lo or last > hi else []
 
 
 def _subtract(span: tuple[int, int], lo: int, hi: int) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from ..trace.model import KINDS
+from ..trace.model import HOST, KINDS, RANDOM
 from .text import Template, default_text
 
 _OP, _VIEW, _COPY, _ALLOC = (KINDS.index(kind) for kind in ("op", "view", "copy", "alloc"))
@@ -94,6 +94,8 @@ class OpInfo:
     """Names of the arguments that are random generators."""
     random: bool
     host: bool
+    flags: int
+    """Of its events."""
     builtin: bool
     """From torch's own namespaces; other operators may do anything to generators and arguments."""
     trusted: bool
@@ -116,6 +118,7 @@ def describe(func: Any) -> OpInfo:
     out = frozenset(a.name for a in schema.arguments if a.is_out)
     first = schema.arguments[0].name if schema.arguments else ""
     overwrites = (written & {first} if base in _OVERWRITES else frozenset()) | (written & out)
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
     scratch, scratch_outputs = _SCRATCH.get(base, (frozenset[str](), frozenset[int]()))
     builtin = namespace in ("aten", "prims", "prim", "profiler", "_c10d_functional", "c10d")
     return OpInfo(
@@ -129,8 +132,9 @@ def describe(func: Any) -> OpInfo:
         scratch=scratch,
         scratch_outputs=scratch_outputs,
         generators=frozenset(a.name for a in schema.arguments if "Generator" in str(a.type)),
-        random=torch.Tag.nondeterministic_seeded in func.tags,
+        random=is_random,
         host=base in _HOST,
+        flags=(RANDOM if is_random else 0) | (HOST if base in _HOST else 0),
         builtin=builtin,
         trusted=builtin and base not in _UNDECLARED,
         resizes=base in _RESIZES,
@@ -154,6 +158,7 @@ def opaque(name: str, kind: int, written: tuple[str, ...] = ()) -> OpInfo:
         generators=frozenset(),
         random=False,
         host=False,
+        flags=0,
         builtin=False,
         trusted=False,
         resizes=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import mmap
 import os
 import sys
@@ -11,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -20,34 +19,22 @@ from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, Step
 from .fingerprint import cpu, mix64
 from .fingerprint.cuda import DeviceFingerprints
 from .fingerprint.quiet import Unhashable, quiet
-from .fingerprint.tensors import is_on_device, value, values
+from .fingerprint.tensors import value, values
 from .finite import is_finite
 from .late import Late
-from .links import Memory, Place, read
+from .links import Place, read
+from .look import Looks
 from .provenance import Modules, Origins, Stacks
+from .rows import Rows, WriteRow
 from .schema import BREADCRUMB_BYTES, OpInfo, describe
 
 if TYPE_CHECKING:
-    from .call import Call, ReadRow, WriteRow
+    from .call import Call
     from .contract import Entry
 
 _CONTRACT: Final = KINDS.index("contract")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
 _STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
-_HEADS: Final = (
-    "lane",
-    "phase",
-    "kind",
-    "op",
-    "args",
-    "module",
-    "stack",
-    "key",
-    "flags",
-    "generator",
-    "state_before",
-    "state_after",
-)
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
 _MAX_LATE: Final = 50_000
 """So many calls and contract values wait for values of a device at most."""
@@ -58,24 +45,16 @@ class _Lane(threading.local):
 
     number = NULL
     loading = 0
-    optimizing: tuple[int, ...] = ()  # frames of optimizer steps, by id
+    optimizing: tuple[tuple[int, CodeType], ...] = ()  # frames of optimizer steps, by id, and their code
     silent = 0  # in a compiler or inside a compiled region: operators are no events of their own
     making_workers = 0
 
 
-def _nested_shape(tensor: torch.Tensor) -> tuple[str, ...]:
-    """The sizes of the parts of a nested tensor, which has no shape."""
-    if tensor.layout is torch.jagged:
-        return tuple(map(str, tensor.shape))
-    with quiet():
-        return tuple("x".join(map(str, size)) for size in tensor._nested_tensor_size().tolist())
-
-
-def _is_running(number: int) -> bool:
-    """Whether a frame is among the callers."""
+def _is_running(number: int, code: CodeType) -> bool:
+    """Whether a frame is among the callers. The id of one that is gone may be another's, hardly of the same code."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if id(frame) == number:
+        if id(frame) == number and frame.f_code is code:
             return True
         frame = frame.f_back
     return False
@@ -86,7 +65,6 @@ class Session:
 
     def __init__(self, root: str, write_step: Callable[[StepTable], None], folder: str | None = None) -> None:
         self.strings = Strings()
-        self.memory = Memory()
         self.modules = Modules()
         self.origins = Origins()
         self.stacks = Stacks(root, self.strings.stack, folder)
@@ -106,17 +84,12 @@ class Session:
         self._forked_as: int | None = None
         self._write_step = write_step
         self._num_lanes = 0
-        self._num_events = 0
         self.num_calls: dict[str, int] = {}
-        self._rows: list[tuple[int, ...]] = []
-        self._reads: list[ReadRow] = []
-        self._writes: list[WriteRow] = []
-        self._first = 0  # number of this step's first event
+        self._rows = Rows()
         self.devices = DeviceFingerprints(self.notes.add)
-        self._late = Late(self.devices, self._learn_constants, self.defect)
+        self.looks = Looks(self.strings.spec, self.devices, self.unhashed, self._ask_for_constants)
+        self._late = Late(self.devices, self.looks.learn_constants, self.defect)
         self._ready: list[StepTable] = []
-        self._specs: dict[tuple[Any, ...], int] = {}
-        self._constants: dict[int, frozenset[int] | None] = {}  # by spec; None: all values are weak
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
         self._crumbs: mmap.mmap | None = None
 
@@ -133,33 +106,12 @@ class Session:
             return _BACKWARD
         lane = self.lane
         if lane.optimizing:
-            if _is_running(lane.optimizing[0]):
+            if _is_running(*lane.optimizing[0]):
                 return _OPTIMIZER
             lane.optimizing = ()  # the step raised
         if lane.loading:
             return _DATA
         return _SETUP if self.step < 0 else _FORWARD
-
-    def spec(self, tensor: torch.Tensor) -> int:
-        """The interned description of a tensor: dtype, shape, and device and layout where they are unusual."""
-        shape = tensor.shape if not tensor.is_nested else _nested_shape(tensor)
-        key = (tensor.dtype, shape, tensor.layout, tensor.is_cpu)
-        found = self._specs.get(key)
-        if found is None:
-            text = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
-            if tensor.layout is not torch.strided:
-                text += f" {str(tensor.layout).removeprefix('torch.')}"
-            if not tensor.is_cpu:
-                text += f" {tensor.device.type}"
-            found = self._specs[key] = self.strings.spec(text)
-            self._constants[found] = frozenset()
-            if tensor.numel() <= 4 or tensor.dtype in cpu.EXACT_INTEGERS:
-                self._constants[found] = None
-            elif is_on_device(tensor):
-                self._ask_for_constants(found, tensor)
-            elif tensor.is_cpu and tensor.layout is torch.strided:
-                self._constants[found] = cpu.constants(tensor.dtype, tensor.nbytes)
-        return found
 
     def _ask_for_constants(self, spec: int, tensor: torch.Tensor) -> None:
         patterns = [pattern for pattern in cpu.patterns(tensor.dtype) if len(pattern) <= mix64.WORD]
@@ -169,14 +121,6 @@ class Session:
                 self._late.add_constants(spec, handles)
         except Unhashable:  # asked again when the tensor is
             pass
-
-    def _learn_constants(self, spec: int, constants: frozenset[int]) -> None:
-        self._constants[spec] = constants
-
-    def is_weak(self, spec: int, found: int) -> bool:
-        """Whether a value occurs everywhere and so proves nothing (verdict.md, rule 3)."""
-        constants = self._constants[spec]
-        return constants is None or found in constants
 
     def breadcrumb(self, name: bytes) -> None:
         """Leave the name of the operator that starts now where it survives a crash."""
@@ -271,20 +215,21 @@ class Session:
         while self._late.num_parts() > keep:
             step, ends = self._late.settle()
             if ends:
-                self._ready.append(self._take_table(step))
+                self._ready.append(self._rows.take(step, self.strings))
 
     def discard(self) -> None:
         """Write no more, also not what is still on its way."""
         with self.lock:
             self.closed = True
             self._late.discard()
-            self._rows, self._reads, self._writes, self._ready = [], [], [], []
+            self._rows.clear()
+            self._ready = []
 
     # Events
 
     def next_event(self) -> int:
         """The number that the next appended event will get. Hold the lock until it is appended."""
-        return self._num_events
+        return self._rows.num_events
 
     def lane_number(self) -> int:
         """The thread's number, in order of first appearance."""
@@ -302,17 +247,18 @@ class Session:
         """Append the event of a finished call. The lock is held."""
         strings = self.strings
         self.num_operators += 1
-        if not any(flags & UNHASHED for *_, flags in writes):
+        for *_, flags in writes:
+            if flags & UNHASHED:
+                break
+        else:
             self.num_hashed += 1
-        place = (call.module, call.stack, NULL, call.flags)
-        op, args = strings.op(call.info.name), strings.args(call.text)
-        self._append((call.lane, call.phase, call.kind, op, args, *place, *draw), call.reads, writes)
-
-    def _append(self, row: tuple[int, ...], reads: list[ReadRow], writes: list[WriteRow]) -> None:
-        self._num_events += 1
-        self._reads += reads
-        self._writes += writes
-        self._rows.append((*row, len(self._reads), len(self._writes)))
+        op, args = strings.op.ids.get(call.info.name), strings.args.ids.get(call.text)
+        if op is None:
+            op = strings.op(call.info.name)
+        if args is None:
+            args = strings.args(call.text)
+        row = (call.lane, call.phase, call.kind, op, args, call.module, call.stack, NULL, call.flags, *draw)
+        self._rows.append(row, call.reads, writes)
 
     def record_contract(self, entries: Iterable[Entry]) -> None:
         """Append one event per contract value, as it is now."""
@@ -335,9 +281,9 @@ class Session:
                 self.nonfinite.append(f"step {self.step}: {entry.name}")
             place, flags = None, 0
             if isinstance(held, torch.Tensor):
-                spec, content = self.spec(held), self._content(entry, held) if found is None else next(found)
+                spec, content = self.looks.spec(held), self._content(entry, held) if found is None else next(found)
                 if content:
-                    place = self.memory.place(held)
+                    place = self.looks.memory.place(held)
             else:
                 spec, content, flags = self.strings.spec(type(held).__name__), cpu.of_text(repr(held)), OUTSIDE
             key = NULL if entry.key is None else self.strings.key(entry.key)
@@ -361,28 +307,7 @@ class Session:
         if place is not None:
             place[0].state = place[0].state or is_state
             writers, flags = read(place, found)
-        self._append(row, [(found, spec, flags, writers)], [])
-
-    def _take_table(self, step: int) -> StepTable:
-        """What was worked out so far, as the columns of a step. The lock is held."""
-        table = StepTable(step, self._first, self.strings)
-        if self._rows:
-            *heads, read_ends, write_ends = map(list, zip(*self._rows, strict=True))
-            for name, column in zip(_HEADS, heads, strict=True):
-                setattr(table, name, column)
-            table.read_offsets += read_ends
-            table.write_offsets += write_ends
-        if self._reads:
-            values, specs, flags, writers = zip(*self._reads, strict=True)
-            table.read_value, table.read_spec, table.read_flags = list(values), list(specs), list(flags)
-            table.writers = list(itertools.chain.from_iterable(writers))
-            table.writer_offsets += itertools.accumulate(map(len, writers))
-        if self._writes:
-            columns = map(list, zip(*self._writes, strict=True))
-            table.write_value, table.write_spec, table.write_slot, table.write_flags = columns
-        self._rows, self._reads, self._writes = [], [], []
-        self._first = self._num_events
-        return table
+        self._rows.append(row, [(found, spec, flags, writers)], [])
 
     # Steps
 
@@ -394,7 +319,7 @@ class Session:
                 self._settle(0)
             self.step = step
             if step < 0:
-                self._rows = [(row[0], _SETUP if row[1] == _FORWARD else row[1], *row[2:]) for row in self._rows]
+                self._rows.make_setup()
 
     def end_step(self, following: int) -> None:
         """Write the step collected so far and begin another.
@@ -404,7 +329,7 @@ class Session:
         with self.lock:
             self._end(keep=1)
             self.step = following
-            self.memory.sweep()
+            self.looks.memory.sweep()
         self._write_ready()
 
     def _end(self, keep: int) -> None:
@@ -412,7 +337,7 @@ class Session:
             self._late.cut(self.step, ends=True)
             self._settle(keep)
         else:
-            self._ready.append(self._take_table(self.step))
+            self._ready.append(self._rows.take(self.step, self.strings))
 
     def _write_ready(self) -> None:
         while self._ready:
@@ -430,6 +355,8 @@ class Session:
             if self._ready and not len(self._ready[-1]):
                 self._ready.pop()
         self._write_ready()
+        with self.lock:
+            self.looks.memory.close()
         if self._crumbs is not None:
             self._crumbs.close()
             self._crumbs = None

@@ -116,8 +116,8 @@ def main():
         ("recorder", "recorder", "arguments"),
         ("call", "call.Call", "before"),
         ("call", "call.Call", "after"),
-        ("links", "links.Memory", "place"),
-        ("region", "region.Region", "writers"),
+        ("look", "look.Looks", "at"),
+        ("region", "region.Region", "record_write"),
         ("session", "session.Session", "append"),
         ("provenance", "provenance.Stacks", "current"),
     ],
@@ -178,12 +178,12 @@ def test_out_of_memory_in_hashing_leaves_a_tensor_unhashed(programs: Programs):
         import numpy, torch
         def main():
             x = torch.ones(4, 4) * 2
-            real = numpy.ascontiguousarray
+            real = numpy.ndarray
             def full(*args):
                 raise MemoryError("no room")
-            numpy.ascontiguousarray = full
+            numpy.ndarray = full
             y = x.t() + 1
-            numpy.ascontiguousarray = real
+            numpy.ndarray = real
             print(y.sum().item())
         """
     )

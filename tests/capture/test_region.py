@@ -64,7 +64,7 @@ def test_writers_are_those_of_a_byte_map(steps: list[tuple[bool, Any]]):
 @settings(max_examples=150, deadline=None)
 def test_contiguous_writes_are_followed_exactly(spans: list[tuple[int, int]], at: int):
     """Of slices, exactly the last writers are named."""
-    region = Region()
+    region = Region(nbytes=SIZE)
     last: dict[int, int] = {}
     for event, (lo, length) in enumerate(spans):
         hi = min(SIZE, lo + length)

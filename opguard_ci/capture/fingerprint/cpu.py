@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -41,9 +41,13 @@ _CHUNK: Final = 1 << 22
 """Bytes of a strided tensor that are copied at a time."""
 _WORDS: Final = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "V16"}
 
-_digest: Final[Callable[[Any], int]] = xxhash.xxh3_64_intdigest
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Shape and strides, in elements."""
+
+digest: Final[Callable[[Any], int]] = xxhash.xxh3_64_intdigest
 _salts: dict[torch.dtype, int] = {}
 _buffers: dict[int, Any] = {}
+_layouts: dict[tuple[Layout, torch.dtype], tuple[Any, tuple[int, ...], str, tuple[int, ...]]] = {}
 _constants: dict[tuple[torch.dtype, int], frozenset[int]] = {}
 
 
@@ -51,27 +55,27 @@ def salt(dtype: torch.dtype) -> int:
     """The 64-bit constant that tells equal bytes of different dtypes apart."""
     number = _salts.get(dtype)
     if number is None:
-        number = _salts[dtype] = int(_digest(str(dtype).encode()))
+        number = _salts[dtype] = int(digest(str(dtype).encode()))
     return number
 
 
 def of_bytes(data: bytes, dtype: torch.dtype) -> int:
     """The fingerprint of raw little-endian bytes seen as ``dtype``. Never 0."""
-    return (int(_digest(data)) ^ salt(dtype)) or 1
+    return (int(digest(data)) ^ salt(dtype)) or 1
 
 
 def of_text(text: str) -> int:
     """The fingerprint of something that is no tensor (a number, a spec)."""
-    return int(_digest(text.encode("utf-8", "surrogatepass"))) or 1
+    return int(digest(text.encode("utf-8", "surrogatepass"))) or 1
 
 
 def of_memory(pointer: int, nbytes: int, dtype: torch.dtype) -> int:
     """The fingerprint of ``nbytes`` bytes of host memory. Never 0."""
-    buffer = _buffers.get(nbytes) or _buffer(nbytes)
-    return (_digest(buffer(pointer)) ^ (_salts.get(dtype) or salt(dtype))) or 1
+    make = _buffers.get(nbytes) or buffer(nbytes)
+    return (digest(make(pointer)) ^ (_salts.get(dtype) or salt(dtype))) or 1
 
 
-def _buffer(nbytes: int) -> Any:
+def buffer(nbytes: int) -> Any:
     """A function from an address to a buffer of so many bytes."""
     if len(_buffers) > 4096:
         _buffers.clear()
@@ -79,23 +83,33 @@ def _buffer(nbytes: int) -> Any:
     return made
 
 
-def of_strided(pointer: int, layout: tuple[Sequence[int], Sequence[int]], dtype: torch.dtype, flips: int = 0) -> int:
+def of_strided(pointer: int, layout: Layout, dtype: torch.dtype, flips: int = 0) -> int:
     """The fingerprint of the elements of a strided tensor in logical order, copied a piece at a time. Never 0.
 
     ``layout``: shape and strides, in elements. ``flips``: 1 to negate each element, 2 to conjugate, 3 for both.
     """
-    shape, strides = layout
-    size = dtype.itemsize
-    span = size * (1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)))
-    buffer = (_buffers.get(span) or _buffer(span))(pointer)
-    words = np.ndarray(tuple(shape), _WORDS[size], buffer, 0, tuple(stride * size for stride in strides))
+    known = _layouts.get((layout, dtype)) or _layout(layout, dtype)
+    make, shape, words_type, steps = known
+    words = np.ndarray(shape, words_type, make(pointer), 0, steps)
     if not flips and words.nbytes <= _CHUNK:
-        return (_digest(np.ascontiguousarray(words)) ^ salt(dtype)) or 1
+        return (digest(words.tobytes()) ^ salt(dtype)) or 1
     state: Any = xxhash.xxh3_64()
     for piece in _pieces(words):
         copied = np.ascontiguousarray(piece)
         state.update(_flipped(copied, dtype, flips) if flips else copied)
     return (int(state.intdigest()) ^ salt(dtype)) or 1
+
+
+def _layout(layout: Layout, dtype: torch.dtype) -> tuple[Any, tuple[int, ...], str, tuple[int, ...]]:
+    """How numpy sees such a tensor: a function from its address to a buffer, shape, type, strides in bytes."""
+    shape, strides = layout
+    size = dtype.itemsize
+    span = size * (1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)))
+    if len(_layouts) > 4096:
+        _layouts.clear()
+    steps = tuple(stride * size for stride in strides)
+    made = _layouts[layout, dtype] = (buffer(span), tuple(shape), _WORDS[size], steps)
+    return made
 
 
 def _pieces(words: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -23,7 +23,7 @@ _MAX_EXPANSION: Final = 1 << 28
 """An expanded tensor of more bytes than these is known by its distinct elements and its shape."""
 
 _keys = torch._C._dispatch_keys
-_address: Callable[[torch.Tensor], int] = getattr(torch._C, "_data_address")  # noqa: B009 - not in its stubs
+address: Callable[[torch.Tensor], int] = getattr(torch._C, "_data_address")  # noqa: B009 - not in its stubs
 # of the storage's first byte; data_ptr() would copy the memory of a lazy clone
 _HOST, _DEVICE, _STRANGE = range(3)
 _kinds: dict[int, int] = {}  # by dispatch keys: whether such tensors are ordinary memory of the host or of a device
@@ -41,7 +41,7 @@ def value(tensor: torch.Tensor, devices: DeviceFingerprints) -> int:
         nbytes = tensor.nbytes
         if not nbytes:
             return cpu.of_bytes(b"", tensor.dtype)
-        pointer = _address(tensor)
+        pointer = address(tensor)
         if not pointer:
             raise Unhashable(f"{tensor.dtype} tensor without memory")
         pointer += int(tensor.storage_offset()) * tensor.itemsize
@@ -62,6 +62,11 @@ def values(tensors: list[torch.Tensor], devices: DeviceFingerprints) -> list[int
     together = devices.queue_all([tensor for tensor, here in zip(tensors, on_device, strict=True) if here])
     found = iter(together)
     return [next(found) if here else value(tensor, devices) for tensor, here in zip(tensors, on_device, strict=True)]
+
+
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is ordinary memory of the host."""
+    return _kind_of(tensor) == _HOST
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
@@ -92,7 +97,7 @@ def _strided(tensor: torch.Tensor, pointer: int, flips: int = 0) -> int:
     shape, strides = tensor.shape, tensor.stride()
     if tensor.nbytes > _MAX_EXPANSION and 0 in strides:
         kept = [1 if stride == 0 else length for length, stride in zip(shape, strides, strict=True)]
-        inner = cpu.of_strided(pointer, (kept, strides), tensor.dtype, flips)
+        inner = cpu.of_strided(pointer, (tuple(kept), strides), tensor.dtype, flips)
         return cpu.of_text(f"expanded {tuple(shape)} {tuple(kept)} {inner:x}")
     return cpu.of_strided(pointer, (shape, strides), tensor.dtype, flips)
 
@@ -110,7 +115,7 @@ def _strange(tensor: torch.Tensor, devices: DeviceFingerprints) -> int:
             return cpu.of_bytes(b"", tensor.dtype)
         if tensor._is_zerotensor():
             return cpu.of_constant(bytes(tensor.itemsize), nbytes, tensor.dtype)
-        pointer = _address(tensor) + int(tensor.storage_offset()) * tensor.itemsize
+        pointer = address(tensor) + int(tensor.storage_offset()) * tensor.itemsize
         return _strided(tensor, pointer, tensor.is_neg() + 2 * tensor.is_conj())
     with quiet():
         return _by_parts(tensor, devices)
