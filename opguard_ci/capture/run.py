@@ -64,8 +64,9 @@ def execute(request: RunRequest) -> dict[str, Any]:
 
 @contextmanager
 def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
-    """``sys.argv``, ``sys.path`` and the working directory as the target expects them."""
+    """``sys.argv``, ``sys.path`` and working directory as the target expects them; no ``.pyc`` in the user's folders."""
     old_argv, old_path, old_cwd = sys.argv, list(sys.path), str(Path.cwd())
+    writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.argv = [target.text.rpartition(":")[0] or target.text, *request.argv]
     added = target.search_path(request.cwd, request.root)
     sys.path[:] = [*added, *(entry for entry in old_path if entry not in added and entry != "")]
@@ -74,6 +75,7 @@ def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path[:] = old_argv, old_path
+        sys.dont_write_bytecode = writes_bytecode
         os.chdir(old_cwd)
 
 
