@@ -64,7 +64,7 @@ def execute(request: RunRequest) -> dict[str, Any]:
 
 @contextmanager
 def _prepared(target: Target, request: RunRequest) -> Iterator[None]:
-    """``sys.argv``, ``sys.path`` and working directory as the target expects them; no ``.pyc`` in the user's folders."""
+    """``sys.argv``, ``sys.path`` and folder as the target expects them; no ``.pyc`` is left beside its files."""
     old_argv, old_path, old_cwd = sys.argv, list(sys.path), str(Path.cwd())
     writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.argv = [target.text.rpartition(":")[0] or target.text, *request.argv]
