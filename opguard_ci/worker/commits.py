@@ -102,9 +102,10 @@ class Commits:
         return f"{self.repository.head()}+dirty" if self.changed() else self.repository.head()
 
     def changed(self) -> list[str]:
-        """Paths of the working tree that differ from its commit, but for goldens, which no run reads."""
+        """Paths of the working tree that differ from its commit, but for goldens and Python's own ``__pycache__``."""
         golden = os.path.normpath(self.config.golden) + os.sep
-        return [path for path in map(os.fsdecode, self.repository.dirty()) if not path.startswith(golden)]
+        paths = map(os.fsdecode, self.repository.dirty())
+        return [p for p in paths if not p.startswith(golden) and "__pycache__" not in p.split(os.sep)]
 
     def server(self, job: Job, instance: int = 0) -> Server:
         """The fork server of the job's profile, started with the project's variables."""
