@@ -105,7 +105,7 @@ class Commits:
         """Paths of the working tree that differ from its commit, but for goldens and Python's own ``__pycache__``."""
         golden = os.path.normpath(self.config.golden) + os.sep
         paths = map(os.fsdecode, self.repository.dirty())
-        return [p for p in paths if not p.startswith(golden) and "__pycache__" not in p.split(os.sep)]
+        return [p for p in paths if not p.startswith(golden) and "__pycache__" not in Path(p).parts]
 
     def server(self, job: Job, instance: int = 0) -> Server:
         """The fork server of the job's profile, started with the project's variables."""
