@@ -1,1 +1,1 @@
-"""TBD."""
+"""Goldens: manifests and the events they name, kept in the repository."""
