@@ -80,7 +80,8 @@ class Call:
     def before(self, options: dict[str, Any]) -> None:
         """Where the call comes from and what it is about to read. ``options``: its keyword arguments."""
         session, info, given = self._session, self.info, self._given
-        session.breadcrumb(info.crumb)
+        if session.crumbs is not None:
+            session.crumbs[: len(info.crumb)] = info.crumb
         self.phase = phase = session.phase()
         self.flags = info.flags
         if phase == _BACKWARD and torch.is_grad_enabled() and not session.create_graph:
@@ -97,7 +98,10 @@ class Call:
                 ]
             else:
                 self._seen = looks.all(given.tensors, info.name)
-            session.link(self._link_reads, info)
+            if session.devices.used:
+                session.link_late(self._link_reads, info)
+            else:
+                self._link_reads()
         if info.random or not info.builtin:
             self._generator = given.generator or session.default_generator(given.tensors, options)
             self._state = session.generator_state(self._generator)
@@ -146,9 +150,13 @@ class Call:
 
     def abandon(self) -> None:
         """The call raised: nothing is recorded of it, and its arguments are no longer being written."""
+        session = self._session
         self._given.tensors = []
-        with self._session.lock:
-            self._session.link(self._stop_writing, self.info)
+        with session.lock:
+            if session.devices.used:
+                session.link_late(self._stop_writing, self.info)
+            else:
+                self._stop_writing()
 
     def _stop_writing(self) -> None:
         for place in self.writing:
@@ -161,7 +169,10 @@ class Call:
         if self.phase != _BACKWARD and torch.is_grad_enabled():
             session.origins.remember(self.module, self.stack)
         outputs: list[torch.Tensor] = []
-        _collect(result, outputs)
+        if type(result) is torch.Tensor:
+            outputs.append(result)
+        else:
+            _collect(result, outputs)
         tensors = given.tensors
         slots: list[int] = list(range(len(outputs)))
         if info.written:
@@ -184,7 +195,10 @@ class Call:
             self._changes = self._look_at(made, slots)
             self._suspects = self._look_again(tensors) if info.kind == _OP and tensors else []
             given.tensors = []
-            session.link(self._link_writes, info)
+            if session.devices.used:
+                session.link_late(self._link_writes, info)
+            else:
+                self._link_writes()
 
     def _look_at(self, made: list[torch.Tensor], slots: list[int]) -> list[_Change]:
         """What the call left in its outputs and in the arguments that it wrote."""
@@ -247,7 +261,7 @@ class Call:
         found: list[tuple[int, int]] = []
         chosen: list[int] = []
         held: list[torch.Tensor] = []
-        written = [place[0] for place in self.writing]
+        written = [place[0] for place in self.writing] if self.writing else ()
         for tensor, n in zip(tensors, self.numbers):  # noqa: B905 - as many
             look = self._seen[n]
             place = look[2]
@@ -269,7 +283,7 @@ class Call:
     def _link_writes(self) -> None:
         """What the call did to memory, and the event itself. The lock is held."""
         session = self._session
-        event, rows = session.next_event(), []
+        event, rows = session.rows.num_events, []
         for (found, spec, _, _), slot, change, place in self._changes:
             if found < 0:
                 found = session.resolved(found)

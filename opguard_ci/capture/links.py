@@ -6,8 +6,8 @@ exactly as in a bare run. Storages that share memory (numpy, DLPack) share one r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 
@@ -66,7 +66,8 @@ class Memory:
             return None
         if len(self.known) >= self._sweep_at:
             self.sweep()
-        pointer, weak = _address(tensor), cast("int", storage._weak_ref())
+        pointer = _address(tensor)
+        weak: Any = storage._weak_ref()
         shared = self._sharing(pointer, storage.nbytes(), weak, made) if pointer else None
         if shared is None:
             foreign = not made and not storage.resizable()  # numpy's, DLPack's, a mapped file, a worker's batch
@@ -146,25 +147,39 @@ def strided(tensor: torch.Tensor, region: Region, lo: int) -> Place:
             hi = lo
             break
         hi += (length - 1) * stride * size
-    dense = hi - lo == tensor.nbytes and 0 not in strides
+    dense = hi - lo == tensor.nbytes and _is_permuted(shape, strides)
     lazy = (tensor.is_neg(), tensor.is_conj())
     return region, (lo, hi, tensor.dtype, tuple(shape), strides, *(lazy if any(lazy) else ())), lo, hi, dense
+
+
+def _is_permuted(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a view has each element of its span once, if in another order. Spans of as many bytes may overlap too."""
+    expected = 1
+    for stride, length in sorted(zip(strides, shape, strict=True)):
+        if length > 1 and stride != expected:
+            return False
+        expected *= length
+    return True
 
 
 def read(place: Place, value: int) -> tuple[tuple[int, ...], int]:
     """Note that these bytes were read as ``value``; their last writers and the flags of the read."""
     region, geometry, lo, hi, dense = place
     before = region.seen.get(geometry)
-    if before != value:
-        if before is not None and region.owned and not region.writing:
+    if before is None:
+        region.remember(geometry, value)
+    elif before != value:
+        if region.owned and not region.writing:
             region.changed(lo, hi)
         region.remember(geometry, value)
     writes = region.writes
+    flags = STATE if region.state else 0
+    if not writes:
+        return (), flags | OUTSIDE
     if len(writes) == 1 and (only := writes[0])[3] is None and only[0] <= lo < hi <= only[1]:
         writers = only[2]
     else:
         writers = region.writers(geometry, lo, hi, dense)
-    flags = STATE if region.state else 0
     if not writers:
         flags |= OUTSIDE
     elif region.tainted and region.is_tainted(lo, hi):
@@ -175,10 +190,17 @@ def read(place: Place, value: int) -> tuple[tuple[int, ...], int]:
 def write(place: Place, value: int, event: int) -> None:
     """Note that ``event`` left ``value`` (0: undefined) in these bytes."""
     region, geometry, lo, hi, dense = place
-    region.record_write(geometry, lo, hi, dense, event)
+    if dense and lo == 0 and hi == region.nbytes:  # all of it: what every new tensor is
+        region.owned = True
+        region.version += 1
+        region.tainted = ()
+        region.writes = [(lo, hi, (event,), None)]
+        region.seen = {geometry: value} if value else {}
+    else:
+        region.record_write(geometry, lo, hi, dense, event)
+        if value:
+            region.remember(geometry, value)
     region.fresh = False
-    if value:
-        region.remember(geometry, value)
 
 
 def allocate(place: Place, garbage: int, event: int) -> None:

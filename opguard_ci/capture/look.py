@@ -89,6 +89,8 @@ class Looks:
             return [
                 (one, self.spec(t), self.memory.place(t, made), None) for one, t in zip(found, tensors, strict=True)
             ]
+        if len(tensors) == 1:
+            return [self.at(tensors[0], op, made)]
         return [self.at(tensor, op, made) for tensor in tensors]
 
     @staticmethod

@@ -85,13 +85,14 @@ class Session:
         self._write_step = write_step
         self._num_lanes = 0
         self.num_calls: dict[str, int] = {}
-        self._rows = Rows()
+        self.rows = Rows()
         self.devices = DeviceFingerprints(self.notes.add)
         self.looks = Looks(self.strings.spec, self.devices, self.unhashed, self._ask_for_constants)
         self._late = Late(self.devices, self.looks.learn_constants, self.defect)
         self._ready: list[StepTable] = []
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
-        self._crumbs: mmap.mmap | None = None
+        self.crumbs: mmap.mmap | None = None
+        """Where the name of the operator that starts is left for the account of a crash."""
 
     # What the recorder asks on every operator
 
@@ -122,15 +123,10 @@ class Session:
         except Unhashable:  # asked again when the tensor is
             pass
 
-    def breadcrumb(self, name: bytes) -> None:
-        """Leave the name of the operator that starts now where it survives a crash."""
-        if self._crumbs is not None:
-            self._crumbs[: len(name)] = name
-
     def leave_breadcrumbs_in(self, path: str) -> None:
         """Use a file of 256 bytes for the breadcrumbs."""
         with Path(path).open("r+b") as file:
-            self._crumbs = mmap.mmap(file.fileno(), BREADCRUMB_BYTES)
+            self.crumbs = mmap.mmap(file.fileno(), BREADCRUMB_BYTES)
 
     def enter_forked_child(self) -> None:
         """Note that we are a fork of the run: what it computes is not recorded, but that it computes is noted."""
@@ -198,9 +194,13 @@ class Session:
 
     def link(self, work: Callable[[], None], info: OpInfo | None = None) -> None:
         """Work something out from values: now, or when those of a device are there. The lock is held."""
-        if not self.devices.used:
+        if self.devices.used:
+            self.link_late(work, info)
+        else:
             work()
-            return
+
+    def link_late(self, work: Callable[[], None], info: OpInfo | None) -> None:
+        """Work something out when the values of a device are there. The lock is held."""
         self._late.add(work, info)
         if len(self._late) >= _MAX_LATE:
             self._late.cut(self.step, ends=False)
@@ -215,21 +215,21 @@ class Session:
         while self._late.num_parts() > keep:
             step, ends = self._late.settle()
             if ends:
-                self._ready.append(self._rows.take(step, self.strings))
+                self._ready.append(self.rows.take(step, self.strings))
 
     def discard(self) -> None:
         """Write no more, also not what is still on its way."""
         with self.lock:
             self.closed = True
             self._late.discard()
-            self._rows.clear()
+            self.rows.clear()
             self._ready = []
 
     # Events
 
     def next_event(self) -> int:
         """The number that the next appended event will get. Hold the lock until it is appended."""
-        return self._rows.num_events
+        return self.rows.num_events
 
     def lane_number(self) -> int:
         """The thread's number, in order of first appearance."""
@@ -258,7 +258,7 @@ class Session:
         if args is None:
             args = strings.args(call.text)
         row = (call.lane, call.phase, call.kind, op, args, call.module, call.stack, NULL, call.flags, *draw)
-        self._rows.append(row, call.reads, writes)
+        self.rows.append(row, call.reads, writes)
 
     def record_contract(self, entries: Iterable[Entry]) -> None:
         """Append one event per contract value, as it is now."""
@@ -307,7 +307,7 @@ class Session:
         if place is not None:
             place[0].state = place[0].state or is_state
             writers, flags = read(place, found)
-        self._rows.append(row, [(found, spec, flags, writers)], [])
+        self.rows.append(row, [(found, spec, flags, writers)], [])
 
     # Steps
 
@@ -319,7 +319,7 @@ class Session:
                 self._settle(0)
             self.step = step
             if step < 0:
-                self._rows.make_setup()
+                self.rows.make_setup()
 
     def end_step(self, following: int) -> None:
         """Write the step collected so far and begin another.
@@ -337,7 +337,7 @@ class Session:
             self._late.cut(self.step, ends=True)
             self._settle(keep)
         else:
-            self._ready.append(self._rows.take(self.step, self.strings))
+            self._ready.append(self.rows.take(self.step, self.strings))
 
     def _write_ready(self) -> None:
         while self._ready:
@@ -357,6 +357,6 @@ class Session:
         self._write_ready()
         with self.lock:
             self.looks.memory.close()
-        if self._crumbs is not None:
-            self._crumbs.close()
-            self._crumbs = None
+        if self.crumbs is not None:
+            self.crumbs.close()
+            self.crumbs = None

@@ -117,7 +117,7 @@ def main():
         ("call", "call.Call", "before"),
         ("call", "call.Call", "after"),
         ("look", "look.Looks", "at"),
-        ("region", "region.Region", "record_write"),
+        ("links", "links.Memory", "adopt"),
         ("session", "session.Session", "append"),
         ("provenance", "provenance.Stacks", "current"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from opguard_ci.capture.links import Memory, allocate, read, write
@@ -35,6 +35,7 @@ def positions(base: torch.Tensor, view: torch.Tensor) -> set[int]:
 
 
 @given(st.lists(st.tuples(st.booleans(), views()), max_size=25))
+@example([(True, ((1,), (0,), 1)), (True, ((2, 4, 3), (2, 3, 6), 0)), (False, ((1,), (0,), 1))])
 @settings(max_examples=150, deadline=None)
 def test_writers_are_those_of_a_byte_map(steps: list[tuple[bool, Any]]):
     """Every last writer of a byte is named; who else is named wrote a byte of the view once, covered since."""

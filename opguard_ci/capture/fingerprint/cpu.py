@@ -43,11 +43,13 @@ _WORDS: Final = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "V16"}
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Shape and strides, in elements."""
+_Seen = tuple[Any, tuple[int, ...], str, tuple[int, ...], bool]
 
 digest: Final[Callable[[Any], int]] = xxhash.xxh3_64_intdigest
 _salts: dict[torch.dtype, int] = {}
 _buffers: dict[int, Any] = {}
-_layouts: dict[tuple[Layout, torch.dtype], tuple[Any, tuple[int, ...], str, tuple[int, ...]]] = {}
+_layouts: dict[tuple[Layout, torch.dtype], _Seen] = {}
+_permuted: dict[tuple[int, Layout, torch.dtype, int], int] = {}  # values of dense tensors, by their bytes in memory
 _constants: dict[tuple[torch.dtype, int], frozenset[int]] = {}
 
 
@@ -88,9 +90,22 @@ def of_strided(pointer: int, layout: Layout, dtype: torch.dtype, flips: int = 0)
 
     ``layout``: shape and strides, in elements. ``flips``: 1 to negate each element, 2 to conjugate, 3 for both.
     """
-    known = _layouts.get((layout, dtype)) or _layout(layout, dtype)
-    make, shape, words_type, steps = known
-    words = np.ndarray(shape, words_type, make(pointer), 0, steps)
+    make, shape, words_type, steps, is_dense = _layouts.get((layout, dtype)) or _layout(layout, dtype)
+    held = make(pointer)
+    if not is_dense:
+        return _of_words(np.ndarray(shape, words_type, held, 0, steps), dtype, flips)
+    # Transposed weights and activations come by several times a step, and to copy them takes twenty times as long as to
+    # hash them as they lie: equal bytes in memory are equal bytes in logical order.
+    key = (digest(held), layout, dtype, flips)
+    found = _permuted.get(key)
+    if found is None:
+        if len(_permuted) > 4096:
+            _permuted.clear()
+        found = _permuted[key] = _of_words(np.ndarray(shape, words_type, held, 0, steps), dtype, flips)
+    return found
+
+
+def _of_words(words: npt.NDArray[Any], dtype: torch.dtype, flips: int) -> int:
     if not flips and words.nbytes <= _CHUNK:
         return (digest(words.tobytes()) ^ salt(dtype)) or 1
     state: Any = xxhash.xxh3_64()
@@ -100,15 +115,16 @@ def of_strided(pointer: int, layout: Layout, dtype: torch.dtype, flips: int = 0)
     return (int(state.intdigest()) ^ salt(dtype)) or 1
 
 
-def _layout(layout: Layout, dtype: torch.dtype) -> tuple[Any, tuple[int, ...], str, tuple[int, ...]]:
-    """How numpy sees such a tensor: a function from its address to a buffer, shape, type, strides in bytes."""
+def _layout(layout: Layout, dtype: torch.dtype) -> _Seen:
+    """How numpy sees such a tensor: function from address to buffer, shape, type, strides in bytes, whether dense."""
     shape, strides = layout
     size = dtype.itemsize
     span = size * (1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)))
     if len(_layouts) > 4096:
         _layouts.clear()
     steps = tuple(stride * size for stride in strides)
-    made = _layouts[layout, dtype] = (buffer(span), tuple(shape), _WORDS[size], steps)
+    is_dense = span == size * math.prod(shape) and 0 not in strides
+    made = _layouts[layout, dtype] = (buffer(span), tuple(shape), _WORDS[size], steps, is_dense)
     return made
 
 

@@ -77,14 +77,11 @@ class DeviceFingerprints:
     def __init__(self, fallback: Callable[[str], None]) -> None:
         self.values = Values()
         self._fallback = fallback
+        self.used = False
+        """Whether there ever was a device tensor."""
         self._devices: dict[int, _Device] = {}
         self._texts: list[tuple[int, list[str | int]]] = []
         self._lock = threading.Lock()
-
-    @property
-    def used(self) -> bool:
-        """Whether there ever was a device tensor."""
-        return bool(self._devices)
 
     def queue(self, tensor: torch.Tensor) -> int:
         """Begin to fingerprint a strided tensor; its handle, or its value if that is known without a look."""
@@ -182,6 +179,7 @@ class DeviceFingerprints:
             if index not in self._devices:
                 with torch.cuda.device(device) if device.type == "cuda" else _NOTHING:
                     self._devices[index] = _Device(device, self._backend(device))
+                    self.used = True
             return self._devices[index]
 
     def _backend(self, device: torch.device) -> Backend:
