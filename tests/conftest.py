@@ -30,3 +30,15 @@ def shared_servers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
     for name in ("CI", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings_of_torch() -> Iterator[None]:
+    """A module leaves torch's settings in this process as they were; what runs later is compared with fresh children."""
+    import torch  # noqa: F401  (loaded before as after)
+
+    from opguard_ci.determinism import profile
+
+    before = profile.effective()
+    yield
+    assert profile.effective() == before

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..determinism.environment import diff
 from ..errors import IncomparableError
 from ..trace.model import SCHEMA, Event
 from .align import structure
@@ -19,6 +20,8 @@ from .traces import TraceLike, side_of
 from .values import Side
 
 _MAX_TRANSIENT: Final = 50
+_MAX_FIELDS: Final = 12
+"""So many fields in which two environments differ are listed."""
 _COMPARED_FIELDS: Final = ("schema", "scheme", "ranks")
 
 
@@ -123,6 +126,7 @@ class _Comparison:
             self.notes.append(
                 "Values and environments differ: run both sides on one machine to tell code from environment."
             )
+            self.notes += _environments(self.left["environment"], self.right["environment"])
             return Verdict("environment", **shown)
         return Verdict(
             "diverged",
@@ -229,6 +233,13 @@ def _identity(manifest: dict[str, Any]) -> dict[str, Any]:
         "environment": manifest["environment"].get("key"),
         "target": manifest.get("target"),
     }
+
+
+def _environments(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """What differs between the two environments, reference first."""
+    lines = diff(left.get("document") or {}, right.get("document") or {})
+    more = [f"… and {len(lines) - _MAX_FIELDS} more"] if len(lines) > _MAX_FIELDS else []
+    return [f"Environment: {line}" for line in lines[:_MAX_FIELDS] + more]
 
 
 def _contract_json(step: int, found: list[Difference]) -> list[dict[str, Any]]:

@@ -77,6 +77,14 @@ def same_contract(one: MemoryTrace, other: MemoryTrace) -> bool:
     return _contract(one) == _contract(other)
 
 
+def _reached(one: MemoryTrace, other: MemoryTrace) -> int:
+    """The first step with a value that fails a comparison, -1 without one: what is skipped in every step may have no
+    effect in the steps before.
+    """
+    pairs = zip(_contract(one), _contract(other), strict=True)
+    return min((mine[0] for mine, its in pairs if mine != its), default=-1)
+
+
 def _contract(trace: MemoryTrace) -> list[tuple[int, str, int]]:
     return [(e.step, e.op, e.reads[0].value) for e in trace.events() if e.kind == "contract" and e.op != "gradient"]
 
@@ -98,7 +106,8 @@ def truth(case: Example) -> Truth:
     if case.kind == "skip":
         steps = [e for e in clean if e.step >= case.fault.step and node_of(e) == case.fault.node]
         skipped = [e for e in steps if e.phase == "forward" and (e.kind == "op" or e.writes[0].slot < 0)]
-        first = [e for e in skipped if e.step == skipped[0].step]
+        reached = _reached(case.reference, case.candidate)
+        first = [e for e in skipped if e.step <= max(reached, skipped[0].step)]
         return Truth(reference=tuple(first), candidate=_readers(case, faulty))
     done = {(e.step, full_key(e)) for e in case.reference.events()}
     for mine, other in zip(clean, faulty, strict=False):

@@ -56,7 +56,7 @@ class MemoryTrace:
             "target": "program",
             "profile": "observe",
             "commit": None,
-            "environment": {"key": key},
+            "environment": {"key": key, "document": {"threads.intra_op": "1", "torch": key}},
             "coverage": {"operators": sum(map(len, tables)), "hashed": 0, "unhashed": [], "unseen": []},
             "steps": [{"step": t.step, "events": len(t), "digests": step_digests(t)} for t in tables],
             "complete": True,
