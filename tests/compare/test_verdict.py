@@ -73,7 +73,7 @@ def test_environment() -> None:
     """Values and keys differ: no operator is blamed."""
     found = compare_traces(trace(GOOD), trace(BAD, key="elsewhere"))
     assert (found.verdict, found.first_divergence) == ("environment", None)
-    assert [note for note in found.notes if note.startswith("Environment: ")] == ["Environment: torch: here -> elsewhere"]
+    assert [n for n in found.notes if n.startswith("Environment: ")] == ["Environment: torch: here -> elsewhere"]
 
 
 def test_other_keys_with_equal_values() -> None:
