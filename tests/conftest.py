@@ -34,7 +34,7 @@ def shared_servers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def settings_of_torch() -> Iterator[None]:
-    """A module leaves torch's settings in this process as they were: what runs later is compared with fresh processes."""
+    """A module leaves torch's settings as they were: what runs later is held against fresh processes."""
     import torch  # noqa: F401  (loaded before as after)
 
     from opguard_ci.determinism import profile
