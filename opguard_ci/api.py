@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def capture(path: str | os.PathLike[str], *, level: str = "full", profile: str = "observe") -> Iterator[None]:
+def capture(path: str | os.PathLike[str], *, level: str = "auto", profile: str = "observe") -> Iterator[None]:
     """Capture what runs inside a ``with`` block, in this process, into the trace folder ``path``.
 
     Steps are the returns of ``optimizer.step()``, or what ``mark_step`` says. Works in a script and in a notebook.
 
     Args:
         path: The folder to make; it must not exist or be empty.
-        level: ``full`` (every operator) or ``contract`` (step boundaries only).
+        level: ``full`` (every operator and what it read), ``op`` (what it read is taken from what was written),
+            ``contract`` (step boundaries only) or ``auto`` (``full`` or ``op``, by how much a step reads).
         profile: ``observe`` touches nothing; ``strict`` and ``portable`` set what can still be set in a running
         process.
 

@@ -45,7 +45,7 @@ class Config:
     recipes: tuple[str, ...] = ()
     reference_branch: str = "main"
     profile: str | None = None
-    level: str = "full"
+    level: str = "auto"
     golden: str = "golden"
     objects: str | None = None
     paths: tuple[str, ...] = ()

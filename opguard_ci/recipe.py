@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from .errors import UntestableError, UsageError
 
 PROFILES: Final = ("strict", "portable", "observe")
-LEVELS: Final = ("full", "contract")
+LEVELS: Final = ("auto", "contract", "op", "full")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ATTRIBUTE: Final = "__opguard_recipe__"
@@ -33,7 +33,7 @@ class RecipeOptions:
     steps: int
     seed: int = 0
     profile: str = "strict"
-    level: str = "full"
+    level: str = "auto"
     timeout: float = 600.0
 
 
@@ -43,7 +43,7 @@ def recipe(
     steps: int,
     seed: int = 0,
     profile: str = "strict",
-    level: str = "full",
+    level: str = "auto",
     timeout: float = 600.0,
 ) -> Callable[[_F], _F]:
     """Declare a generator function as a recipe: a short pinned training run in which one yield is one step.
@@ -53,7 +53,8 @@ def recipe(
         steps: How many steps (yields) the recipe makes; fewer make it untestable, it is stopped after this many.
         seed: The seed of all generators under ``strict`` and ``portable``.
         profile: ``strict``, ``portable`` or ``observe`` (docs: determinism).
-        level: ``full`` (every operator) or ``contract`` (step boundaries only).
+        level: ``full`` (every operator and what it read), ``op`` (what it read is taken from what was written),
+            ``contract`` (step boundaries only) or ``auto`` (``full`` or ``op``, by how much a step reads).
         timeout: Seconds after which a run is ended.
 
     Raises:

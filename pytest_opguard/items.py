@@ -58,7 +58,7 @@ class RecipeItem(pytest.Function):
         job = Job(
             f"{place}:{self.originalname}",
             cwd,
-            level=settings.level or (options.level if options.level != "full" else project.config.level),
+            level=settings.level or (options.level if options.level != "auto" else project.config.level),
             timeout=options.timeout if options.timeout != 600 else project.config.timeout,
         )
         profile = profile_of(project, job, options.profile, settings.profile)

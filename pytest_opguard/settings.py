@@ -37,7 +37,7 @@ OPTIONS: Final = (
     Option("reference", "compare with this commit, run again on this machine", "COMMIT"),
     Option("golden", "the folder of the goldens, in place of the project's", "DIR"),
     Option("bless", "record the goldens of all selected recipes, and say why they are right", "REASON"),
-    Option("level", "what is recorded: every operator, or step boundaries only", None, LEVELS),
+    Option("level", "what is recorded: full, op, contract or auto", None, LEVELS),
     Option("profile", "pins for every recipe, in place of its own", None, PROFILES),
     Option("report", "write each test's verdict (JSON and text) to this folder", "DIR"),
     Option("missing", "what happens to a test without a reference", None, MISSING),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..trace.model import HIDDEN, KINDS, NO_VALUE, NULL, RECOMPUTED, STRIDED, UNHASHED, UNREAD, WEAK
+from ..trace.model import ASSUMED, HIDDEN, KINDS, NO_VALUE, NULL, RECOMPUTED, STRIDED, UNHASHED, UNREAD, WEAK
 from .links import Place, allocate, read, write
-from .look import Look
+from .look import BY_LINKS, Look
 from .rows import NO_DRAW, ReadRow
 from .schema import OpInfo
 from .text import OVERWRITTEN, SCRATCH, Arguments
@@ -89,15 +89,19 @@ class Call:
         self._locate(phase)
         self._marks = marks = given.marks
         looks = session.looks
+        assume = session.assumes and self._may_assume()
         with session.lock:
             if marks and max(marks) >= OVERWRITTEN:
-                found = iter(looks.all([t for t, mark in zip(given.tensors, marks) if mark < OVERWRITTEN], info.name))  # noqa: B905 - as many
+                read = [t for t, mark in zip(given.tensors, marks) if mark < OVERWRITTEN]  # noqa: B905 - as many
+                found = iter(looks.all(read, info.name, assume=assume))
                 self._seen = [
                     looks.beside(t) if mark >= OVERWRITTEN else next(found)
                     for t, mark in zip(given.tensors, marks)  # noqa: B905
                 ]
             else:
-                self._seen = looks.all(given.tensors, info.name)
+                self._seen = looks.all(given.tensors, info.name, assume=assume)
+            if session.bytes_left is not None:
+                session.spend(sum(place[3] - place[2] for _, _, place, _ in self._seen if place is not None))
             if session.devices.used:
                 session.link_late(self._link_reads, info)
             else:
@@ -106,10 +110,15 @@ class Call:
             self._generator = given.generator or session.default_generator(given.tensors, options)
             self._state = session.generator_state(self._generator)
 
+    def _may_assume(self) -> bool:
+        """Whether arguments need no look at level ``op``: not where one is taken again after the call."""
+        info = self.info
+        return info.trusted and (info.kind != _OP or self._session.num_calls.get(info.name, 0) >= _FIRST_CALLS)
+
     def _link_reads(self) -> None:
         """Who wrote what is read. The lock is held."""
         reads, versions, number = self.reads, [], 0
-        for found, spec, place, _ in self._seen:
+        for found, spec, place, again in self._seen:
             mark = self._marks[number]
             number += 1
             if found < 0:
@@ -120,6 +129,8 @@ class Call:
                 continue
             if found:
                 writers, flags = read(place, found)
+                if again is BY_LINKS:
+                    flags |= ASSUMED
                 reads.append((found, spec, flags if len(place[1]) == 3 else flags | STRIDED, writers))
             else:
                 reads.append((found, spec, UNREAD if mark >= OVERWRITTEN else 0, ()))
@@ -209,7 +220,7 @@ class Call:
             return [self._allocated(tensor, slot) for tensor, slot in zip(made, slots, strict=True)]
         if info.kind == _VIEW:
             like = self._seen[0] if self._seen else None
-            seen = [looks.at(tensor, info.name, like=like) for tensor in made]
+            seen = [looks.at(tensor, info.name, like=like, assume=self._session.assumes) for tensor in made]
             return [(look, slot, _SHOWN, look[2]) for look, slot in zip(seen, slots, strict=True)]
         seen = looks.all(made, info.name, made=True)
         changes: list[_Change] = []
@@ -265,7 +276,7 @@ class Call:
         for tensor, n in zip(tensors, self.numbers):  # noqa: B905 - as many
             look = self._seen[n]
             place = look[2]
-            if not look[0] or place is None or self._marks[n] or place[0] in written:
+            if not look[0] or place is None or self._marks[n] or place[0] in written or look[3] is BY_LINKS:
                 continue
             if info.trusted and look[3] is not None:
                 if thorough or place[3] - place[2] <= _ALWAYS_CHECKED:
@@ -283,6 +294,8 @@ class Call:
     def _link_writes(self) -> None:
         """What the call did to memory, and the event itself. The lock is held."""
         session = self._session
+        if self.kind == _COPY and session.assumes:
+            self._verify_copied()
         event, rows = session.rows.num_events, []
         for (found, spec, _, _), slot, change, place in self._changes:
             if found < 0:
@@ -313,6 +326,18 @@ class Call:
         if self.writing:
             self._stop_writing()
         session.append(self, rows, self._draw)
+
+    def _verify_copied(self) -> None:
+        """What a copy made is what it read: a value that was assumed is known now."""
+        sources = [number for number, mark in enumerate(self._marks) if mark != OVERWRITTEN]
+        for number, (look, *_) in zip(sources, self._changes, strict=False):
+            (value, spec, flags, writers), place = self.reads[number], self._seen[number][2]
+            if not flags & ASSUMED or look[1] != spec or not look[0] or place is None:
+                continue
+            flags &= ~ASSUMED
+            if look[0] != value and self._versions[number] == (place[0].version, place[0].writing):
+                value, flags = look[0], flags | read(place, look[0])[1]
+            self.reads[number] = (value, spec, flags, writers)
 
     def _kind_of_copy(self, changed: list[int], outputs: list[torch.Tensor]) -> int:
         """A copy to another dtype, or one that broadcasts, computes something."""

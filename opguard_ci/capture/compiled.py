@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -18,7 +19,10 @@ from .text import READ, WRITTEN, Arguments
 _REGION: Final = KINDS.index("region")
 
 
-_FORWARD, _BACKWARD = (opaque(f"inductor.{way}", _REGION, ("mutated",)) for way in ("forward", "backward"))
+# A graph says which of its inputs it writes.
+_FORWARD, _BACKWARD = (
+    replace(opaque(f"inductor.{way}", _REGION, ("mutated",)), trusted=True) for way in ("forward", "backward")
+)
 
 
 def compiled_graph(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:

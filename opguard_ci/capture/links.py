@@ -193,6 +193,7 @@ def write(place: Place, value: int, event: int) -> None:
     if dense and lo == 0 and hi == region.nbytes:  # all of it: what every new tensor is
         region.owned = True
         region.version += 1
+        region.pinned = {}
         region.tainted = ()
         region.writes = [(lo, hi, (event,), None)]
         region.seen = {geometry: value} if value else {}

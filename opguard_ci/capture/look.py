@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from ..trace.model import NO_VALUE, Interner
+from ..trace.model import NO_VALUE, NULL, Interner
 from .fingerprint import cpu
 from .fingerprint.cuda import DeviceFingerprints
 from .fingerprint.quiet import Unhashable, quiet
@@ -16,8 +16,10 @@ from .links import Memory, Place, strided
 
 Look = tuple[int, int, Place | None, Any]
 """Value (0: none; below 0: handle of one on a device), spec, place (None: no memory of its own), and how to look at
-the same bytes again (None: not without the tensor).
+the same bytes again (None: not without the tensor; BY_LINKS: they were not looked at).
 """
+
+BY_LINKS: Final = ()
 
 _keys = torch._C._dispatch_keys
 _digest: Final[Callable[[Any], int]] = cpu.digest
@@ -44,11 +46,14 @@ class Looks:
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int, Any]] = {}
         self._on_host: dict[int, bool] = {}
 
-    def at(self, tensor: torch.Tensor, op: str, made: bool = False, like: Look | None = None) -> Look:
+    def at(
+        self, tensor: torch.Tensor, op: str, made: bool = False, like: Look | None = None, assume: bool = False
+    ) -> Look:
         """Look at one tensor of a call of ``op``.
 
         ``made``: the call has just handed it out. ``like``: what was seen of a tensor that it may be a view of; if it
-        shows the same bytes they are not hashed again.
+        shows the same bytes they are not hashed again. ``assume``: take the value that the links say these bytes have,
+        if they say one (level ``op``).
         """
         keys = _keys(tensor).raw_repr()
         on_host = self._on_host.get(keys)
@@ -66,20 +71,24 @@ class Looks:
         offset = int(tensor.storage_offset()) * size
         if known is None or not nbytes or not tensor.is_contiguous():
             place = None if known is None else strided(tensor, known[0], offset + known[2])
+            if assume and place is not None and nbytes and (found := _assumed(place, tensor, storage)):
+                return found, spec, place, BY_LINKS
             return self._value(tensor, op), spec, place, None
         lo = offset + known[2]
         hi = lo + nbytes
         geometry = (lo, hi, dtype)
         place = (known[0], geometry, lo, hi, True)
         if like is not None and like[2] is not None and like[2][0] is known[0] and like[2][1] == geometry:
-            return like[0], spec, place, None
+            return like[0], spec, place, like[3]
+        if assume and (found := _assumed(place, tensor, storage)):
+            return found, spec, place, BY_LINKS
         pointer = address(tensor)
         if not pointer:
             return self._value(tensor, op), spec, place, None
         bytes_ = buffer(pointer + offset)
         return (_digest(bytes_) ^ salt) or 1, spec, place, (bytes_, salt)
 
-    def all(self, tensors: list[torch.Tensor], op: str, made: bool = False) -> list[Look]:
+    def all(self, tensors: list[torch.Tensor], op: str, made: bool = False, assume: bool = False) -> list[Look]:
         """Look at the tensors of a call; those on a device share what they can."""
         if self._devices.used and len(tensors) > 1:
             try:
@@ -90,8 +99,8 @@ class Looks:
                 (one, self.spec(t), self.memory.place(t, made), None) for one, t in zip(found, tensors, strict=True)
             ]
         if len(tensors) == 1:
-            return [self.at(tensors[0], op, made)]
-        return [self.at(tensor, op, made) for tensor in tensors]
+            return [self.at(tensors[0], op, made, None, assume)]
+        return [self.at(tensor, op, made, None, assume) for tensor in tensors]
 
     @staticmethod
     def again(look: Look) -> int:
@@ -143,6 +152,13 @@ class Looks:
         """Whether a value occurs everywhere and so proves nothing (verdict.md, rule 3)."""
         constants = self._constants[spec]
         return constants is None or found in constants
+
+
+def _assumed(place: Place, tensor: torch.Tensor, storage: torch.UntypedStorage) -> int:
+    """The value that the links say a tensor has; 0 if they say none, or if somebody else may have written it."""
+    if not storage.resizable():  # numpy has it, or another process
+        return 0
+    return place[0].assumed(place[1], NULL if tensor.is_inference() else tensor._version)
 
 
 def _nested_shape(tensor: torch.Tensor) -> tuple[str, ...]:

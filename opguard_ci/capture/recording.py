@@ -57,7 +57,7 @@ class Recording:
             "tree": request.tree,
             "environment": {"key": environment.environment_key(document, profile), "document": document},
             "profile": profile,
-            "level": request.level,
+            "level": "",
             "scheme": "",
             "ranks": 1,
             "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
@@ -74,7 +74,7 @@ class Recording:
         self._manifest_due = 0.0
         self.broken: OpguardError | None = None
         """Why the trace cannot go on (a full disk)."""
-        self.session = Session(root, self._write_step, folder)
+        self.session = Session(root, self._write_step, folder, request.level)
         if request.check_finite:
             self.session.nonfinite = []
         if request.breadcrumb:
@@ -98,6 +98,7 @@ class Recording:
 
     def _write_manifest(self) -> None:
         self._manifest["scheme"] = self.session.scheme
+        self._manifest["level"] = self.session.level
         self._writer.write_manifest(self._manifest)
 
     def _stop_if_unexpected(self, step: int) -> None:

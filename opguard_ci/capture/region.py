@@ -30,6 +30,7 @@ class Region:
         "fresh",
         "nbytes",
         "owned",
+        "pinned",
         "pointer",
         "seen",
         "state",
@@ -48,6 +49,7 @@ class Region:
         self.writing = 0  # operators that are writing it now
         self.writes: list[_Written] = []
         self.seen: dict[Geometry, int] = {}  # what the bytes of a view were when last written or read
+        self.pinned: dict[Geometry, int] = {}  # torch's version counter when they were (level op)
         self.tainted: list[tuple[int, int]] | tuple[()] = ()
         self.owned = False  # written by a recorded operator at least once
         self.state = False  # holds a parameter, buffer or optimizer state
@@ -58,7 +60,20 @@ class Region:
         if len(seen) >= _MAX_SEEN and geometry not in seen:
             for old in list(seen)[: _MAX_SEEN // 2]:
                 del seen[old]
+            self.pinned = {}
         seen[geometry] = value
+
+    def assumed(self, geometry: Geometry, version: int) -> int:
+        """What the bytes of a view must still be, if nobody but recorded operators wrote them; 0 if that is not sure.
+
+        ``version``: torch's version counter of the tensor, which counts writes that are not recorded too. It moves
+        when a recorded write is over, and so is taken as it is by the first look after one.
+        """
+        pinned = self.pinned.get(geometry, version)
+        self.pinned[geometry] = version
+        if pinned != version or not self.owned or self.writing or self.fresh or self.foreign or self.tainted:
+            return 0
+        return self.seen.get(geometry, 0)
 
     def changed(self, lo: int, hi: int) -> None:
         """Note that these bytes changed though nobody we saw wrote them.
@@ -78,6 +93,8 @@ class Region:
         """Note that ``event`` wrote these bytes."""
         self.owned = True
         self.version += 1
+        if self.pinned:
+            self.pinned = {}
         if self.seen:
             if lo <= 0 and hi >= self.nbytes:
                 self.seen = {}

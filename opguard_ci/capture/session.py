@@ -36,6 +36,8 @@ _CONTRACT: Final = KINDS.index("contract")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
 _STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
+BYTES_OF_AUTO: Final = 1 << 28
+"""Level ``auto`` is ``full`` while a step hashes no more than so many bytes of inputs."""
 _MAX_LATE: Final = 50_000
 """So many calls and contract values wait for values of a device at most."""
 
@@ -63,7 +65,15 @@ def _is_running(number: int, code: CodeType) -> bool:
 class Session:
     """Collects the events of the current step and hands finished steps to ``write_step``."""
 
-    def __init__(self, root: str, write_step: Callable[[StepTable], None], folder: str | None = None) -> None:
+    def __init__(
+        self, root: str, write_step: Callable[[StepTable], None], folder: str | None = None, level: str = "full"
+    ) -> None:
+        self.level = "full" if level == "auto" else level
+        """What is recorded. At ``op`` inputs are assumed to be what was last seen where they lie; ``auto`` is ``full``
+        until a step is given too much to read."""
+        self.assumes = level == "op"
+        self.bytes_left: int | None = BYTES_OF_AUTO if level == "auto" else None
+        """So many bytes of inputs may still be hashed in this step; None: no matter how many."""
         self.strings = Strings()
         self.modules = Modules()
         self.origins = Origins()
@@ -113,6 +123,18 @@ class Session:
         if lane.loading:
             return _DATA
         return _SETUP if self.step < 0 else _FORWARD
+
+    def spend(self, nbytes: int) -> None:
+        """So many bytes of inputs were hashed at level ``auto``. The lock is held."""
+        assert self.bytes_left is not None
+        self.bytes_left -= nbytes
+        if self.bytes_left < 0:
+            self.bytes_left = None
+            self.assumes, self.level = True, "op"
+            self.notes.add(
+                f"Level auto became op in step {self.step}, which read more than {BYTES_OF_AUTO >> 20} MB: from there "
+                "inputs are not hashed."
+            )
 
     def _ask_for_constants(self, spec: int, tensor: torch.Tensor) -> None:
         patterns = [pattern for pattern in cpu.patterns(tensor.dtype) if len(pattern) <= mix64.WORD]
@@ -329,6 +351,8 @@ class Session:
         with self.lock:
             self._end(keep=1)
             self.step = following
+            if self.bytes_left is not None:
+                self.bytes_left = BYTES_OF_AUTO
             self.looks.memory.sweep()
         self._write_ready()
 

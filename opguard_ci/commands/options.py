@@ -22,8 +22,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--level",
         choices=LEVELS,
-        help="what is recorded: every operator with its inputs, or only the values at step ends "
-        "(default: a recipe's own, else full)",
+        help="full: every operator with its inputs; op: inputs are not looked at but taken from what was written last; "
+        "contract: only the values at step ends; auto: full or op, by how much a step reads "
+        "(default: a recipe's own, else auto)",
     )
     parser.add_argument(
         "--profile",
@@ -51,7 +52,7 @@ def run_request(args: argparse.Namespace, folder: str) -> RunRequest:
         argv=args.target_arguments,
         cwd=str(cwd),
         output=str(cwd / folder),
-        level=args.level or (own["level"] if own.get("level") in LEVELS else "full"),
+        level=args.level or (own["level"] if own.get("level") in LEVELS else "auto"),
         profile=args.profile,
         steps=args.steps,
         allow_unseen=args.allow_unseen,

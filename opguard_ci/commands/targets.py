@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opguard_ci.commands.options import seconds
-from opguard_ci.determinism.profile import PROFILES
+from opguard_ci.recipe import LEVELS, PROFILES
 
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
@@ -21,7 +21,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     )
     add_golden_option(parser)
     parser.add_argument("--profile", choices=PROFILES, help="default: the recipe's own, then the project's")
-    parser.add_argument("--level", choices=("full", "contract"), help="default: the recipe's own, then the project's")
+    parser.add_argument("--level", choices=LEVELS, help="default: the recipe's own, then the project's")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="end each run after S seconds")
 
 

@@ -83,7 +83,7 @@ class _Comparison:
         digests = [{s["step"]: s["digests"] for s in manifest["steps"]} for manifest in (self.left, self.right)]
         self.common = [step for step in digests[0] if step in digests[1]]
         self.steps = sorted({*digests[0], *digests[1]})
-        self.full = self.left.get("level") == self.right.get("level") != "contract"
+        self.full = "contract" not in (self.left.get("level"), self.right.get("level"))
         self.differing = [s for s in self.steps if not _equal(digests[0].get(s), digests[1].get(s), self.full)]
         self.notes: list[str] = self._first_notes()
         self.judge = Judge(side_of(reference), side_of(candidate))

@@ -27,6 +27,7 @@ STRIDED: Final = 8  # not contiguous
 UNREAD: Final = (
     16  # an argument that the operator only overwrites: stands here for its place, its old content has no value
 )
+ASSUMED: Final = 32  # not hashed: the value that was last written or read there (level ``op``)
 
 # Flags of a write.
 WEAK: Final = 1  # at most 4 elements, or bool or integer, or all 0, or all 1: found everywhere, proves nothing

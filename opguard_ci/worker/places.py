@@ -27,7 +27,7 @@ class Job:
     cwd: str
     argv: tuple[str, ...] = ()
     profile: str | None = None
-    level: str = "full"
+    level: str = "auto"
     steps: int | None = None
     timeout: float | None = None
     pins: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ class RunRequest:
     cwd: str
     output: str
     argv: tuple[str, ...] = ()
-    level: Level = "full"
+    level: Level = "auto"
     profile: Profile | None = None
     steps: int | None = None
     allow_unseen: bool = False

@@ -49,7 +49,7 @@ def test_version(tmp_path: Path) -> None:
         ["run"],
         ["run", "t.py"],
         ["run", "t.py", "-o", "d", "--no-such-option"],
-        ["run", "t.py", "-o", "d", "--level", "op"],
+        ["run", "t.py", "-o", "d", "--level", "half"],
         ["run", "t.py", "-o", "d", "--steps", "0"],
         ["run", "t.py", "-o", "d", "--steps", "many"],
         ["run", "t.py", "-o", "d", "--timeout", "nan"],
