@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any, Literal
 
 from opguard_ci.bisect.classes import Classes, write_expected
@@ -76,10 +78,13 @@ class _Bisection:
         self._check_ends(good, bad)
         self._commits = commits_between(repository, self._good, self._bad)
         self._graph = Graph(self._good, self._bad, {commit.hash: commit.parents for commit in self._commits})
-        self._classes = Classes(lambda commit: self._counted(project.commits, self._events, commit))
+        self._classes = Classes(partial(self._run, self._events))
         self._runs: dict[str, Run] = {}
         self._reasons: dict[str, str] = {}
         self._num_runs = self._num_cached = 0
+        self._workers: SimpleQueue[Commits] = SimpleQueue()  # those that are idle, of as many as may run at a time
+        self._workers.put(project.commits)
+        self._lock = Lock()
         self._notes: list[str] = []
 
     def _check_ends(self, good: str, bad: str) -> None:
@@ -95,9 +100,13 @@ class _Bisection:
         if self._good == self._bad:
             self._notes.append("Both ends are the same commit, so nothing can have changed between them.")
             return self._document(State(self._graph), Outcome("nothing", reason="equal-ends"))
-        with tempfile.TemporaryDirectory(prefix="opguard-bisect-") as scratch, self._journal() as journal:
+        with (
+            tempfile.TemporaryDirectory(prefix="opguard-bisect-") as scratch,
+            self._journal() as journal,
+            self._several_at_a_time() as pool,
+        ):
             state = State(self._graph, self._options.mode)
-            expected = self._verify_ends(Path(scratch))
+            expected = self._verify_ends(Path(scratch), pool)
             done = {probe.commit for probe in journal.probes}
             for commit in (self._good, self._bad):
                 if commit not in done:
@@ -106,10 +115,10 @@ class _Bisection:
             for probe in journal.probes:
                 if probe.commit not in (self._good, self._bad):
                     state = self._take(state, probe)
-            state = self._search(state, journal, expected)
+            state = self._search(state, journal, expected, pool)
             outcome = state.outcome
             assert outcome is not None
-            document = self._document(state, outcome)
+            document = self._document(state, outcome, pool)
             self._write_log(journal.path, state, outcome)
             document["journal"] = str(journal.path)
         return document
@@ -124,19 +133,43 @@ class _Bisection:
             raise UsageError(
                 "journal-unfinished", f"The search stopped before it ended: {missing} is not tried; --resume goes on."
             )
-        return self._document(state, replace(outcome, parents=()))
+        return self._document(state, outcome)
+
+    # Runs
+
+    @contextmanager
+    def _several_at_a_time(self) -> Iterator[ThreadPoolExecutor]:
+        """Threads for ``jobs`` runs at a time, and a worker of their own for each but the first."""
+        more = [Commits(self._project.repository, self._project.config) for _ in range(self._options.jobs - 1)]
+        for worker in more:
+            self._workers.put(worker)
+        try:
+            with ThreadPoolExecutor(self._options.jobs) as pool:
+                yield pool
+        finally:
+            for worker in more:
+                worker.close()
+
+    def _run(self, job: Job, commit: str, expected: Path | None = None, instance: int = 0) -> Run:
+        """The run of a commit by a worker that is idle, counted."""
+        worker = self._workers.get()
+        try:
+            run = worker.at(job, commit, expected=expected, instance=instance)
+        finally:
+            self._workers.put(worker)
+        with self._lock:
+            self._num_runs += not run.cached
+            self._num_cached += run.cached
+        return run
 
     # The ends
 
-    def _verify_ends(self, scratch: Path) -> Path | None:
+    def _verify_ends(self, scratch: Path, pool: ThreadPoolExecutor) -> Path | None:
         """Run both ends on two servers; a file with the good end's digests, at which probes that differ may stop."""
         expected: Path | None = None
         for name, commit in (("good", self._good), ("bad", self._bad)):
             self._options.progress(f"{name} end {commit[:12]}, on two servers")
-            both = [
-                self._counted(self._project.commits, self._contract, commit, expected=expected, instance=instance)
-                for instance in (0, 1)
-            ]
+            both = list(pool.map(partial(self._run, self._contract, commit, expected), (0, 1)))
             for run in both:
                 if not run.testable:
                     raise UntestableError(
@@ -157,40 +190,22 @@ class _Bisection:
 
     # The search
 
-    def _search(self, state: State, journal: Journal, expected: Path | None) -> State:
-        workers = [self._project.commits]
-        workers += [Commits(self._project.repository, self._project.config) for _ in range(self._options.jobs - 1)]
-        free: SimpleQueue[Commits] = SimpleQueue()
-        for worker in workers:
-            free.put(worker)
-
-        def probe(commit: str) -> Run:
-            worker = free.get()
-            try:
-                return self._counted(worker, self._contract, commit, expected=expected)
-            finally:
-                free.put(worker)
-
-        try:
-            with ThreadPoolExecutor(self._options.jobs) as pool:
-                pending: dict[Future[Run], str] = {}
-                while state.outcome is None:
-                    wanted = state.next_probes(self._options.jobs - len(pending), list(pending.values()))
-                    for commit in wanted:
-                        self._options.progress(self._position(state, commit))
-                        pending[pool.submit(probe, commit)] = commit
-                    done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        commit, run = pending.pop(future), future.result()
-                        self._runs[commit] = run
-                        label = self._classes.label(run)
-                        reason = "" if label is not None else run.reason
-                        found = Probe(commit, label, reason, round(run.result.seconds, 3), run.cached)
-                        journal.add(found)
-                        state = self._take(state, found)
-        finally:
-            for worker in workers[1:]:
-                worker.close()
+    def _search(self, state: State, journal: Journal, expected: Path | None, pool: ThreadPoolExecutor) -> State:
+        pending: dict[Future[Run], str] = {}
+        while state.outcome is None:
+            wanted = state.next_probes(self._options.jobs - len(pending), list(pending.values()))
+            for commit in wanted:
+                self._options.progress(self._position(state, commit))
+                pending[pool.submit(self._run, self._contract, commit, expected)] = commit
+            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                commit, run = pending.pop(future), future.result()
+                self._runs[commit] = run
+                label = self._classes.label(run)
+                reason = "" if label is not None else run.reason
+                found = Probe(commit, label, reason, round(run.result.seconds, 3), run.cached)
+                journal.add(found)
+                state = self._take(state, found)
         return state
 
     def _take(self, state: State, probe: Probe) -> State:
@@ -202,21 +217,13 @@ class _Bisection:
         left = sum(1 for each in self._graph.parents if each not in state.known)
         return f"probing {commit[:12]}, {left} of {len(self._graph.parents)} commits not tried"
 
-    def _counted(
-        self, worker: Commits, job: Job, commit: str, *, expected: Path | None = None, instance: int = 0
-    ) -> Run:
-        run = worker.at(job, commit, expected=expected, instance=instance)
-        self._num_runs += not run.cached
-        self._num_cached += run.cached
-        return run
-
     # The answer
 
-    def _document(self, state: State, outcome: Outcome) -> dict[str, Any]:
+    def _document(self, state: State, outcome: Outcome, pool: ThreadPoolExecutor | None = None) -> dict[str, Any]:
         explained: dict[str, Any] = {}
-        if outcome.first_bad is not None and outcome.parents:
+        if pool is not None and outcome.first_bad is not None and outcome.parents:
             self._options.progress(f"explaining {outcome.first_bad[:12]}")
-            explained = self._explain(outcome.first_bad, outcome.parents[0])
+            explained = self._explain(outcome.first_bad, outcome.parents[0], pool)
         declared = self._declared()
         transitions = [
             {"commit": t.commit, "from": t.origin, "to": t.to, "declared": t.commit in declared, "before": t.before,
@@ -257,10 +264,9 @@ class _Bisection:
             "notes": [*self._notes, *explained.get("notes", ())],
         }  # fmt: skip
 
-    def _explain(self, culprit: str, parent: str) -> dict[str, Any]:
+    def _explain(self, culprit: str, parent: str, pool: ThreadPoolExecutor) -> dict[str, Any]:
         """The culprit against its own parent, with every operator recorded."""
-        reference = self._counted(self._project.commits, self._events, parent)
-        candidate = self._counted(self._project.commits, self._events, culprit)
+        reference, candidate = pool.map(partial(self._run, self._events), (parent, culprit))
         document = compare_runs(reference, candidate)
         if document["verdict"] != "diverged":
             self._notes.append(

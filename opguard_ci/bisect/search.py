@@ -68,10 +68,13 @@ class State:
     def next_probes(self, count: int = 1, pending: Collection[str] = ()) -> list[str]:
         """Up to ``count`` commits worth trying now, the most useful first; none when the search is over.
 
-        ``pending`` are being tried already. What comes after the first assumes each outcome of those before it.
+        ``pending`` are being tried already. What comes after the first assumes each outcome of those before it, good
+        ones first: a run that differs ends early, so that what is still pending is likely good.
         """
-        found: list[str] = []
-        assumed = [self]
+        found = list(pending)
+        labels = (self.known.get(self.graph.good), self.known.get(self.graph.bad))
+        ends = list(dict.fromkeys(label for label in labels if label is not None))
+        assumed = [self._assuming(pending, label) for label in ends] if pending and ends else [self]
         for state in assumed:
             probe = state._step()
             if isinstance(probe, Outcome):
@@ -81,9 +84,11 @@ class State:
                     found.append(commit)
             if len(found) >= count + len(pending) or len(assumed) > 4 * (count + len(pending)):
                 break
-            ends = {state.known.get(self.graph.good), state.known.get(self.graph.bad)} - {None}
-            assumed.extend(state.advance(probe[0], label) for label in sorted(ends, key=repr))
+            assumed.extend(state.advance(probe[0], label) for label in ends)
         return [commit for commit in found if commit not in pending][:count]
+
+    def _assuming(self, commits: Collection[str], label: Label) -> State:
+        return replace(self, known={**self.known, **dict.fromkeys(commits, label)})
 
     def _step(self) -> list[str] | Outcome:
         """The commits to try next, or the answer."""

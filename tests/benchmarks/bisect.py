@@ -4,8 +4,8 @@
 
 Three searches of the same history in turn in every round: ``git`` (``git bisect run python -m pytest -q
 test_golden.py`` in a fresh clone), ``cold`` (opguard with no server running and an empty cache) and ``kept`` (the
-servers are running, the cache of runs is empty). Each figure is the median of the rounds; a ratio is the median of the
-rounds' own ratios.
+servers are running, the cache of runs is empty). With ``--jobs 2``, ``cold`` and ``kept`` are measured against the same
+with one job instead. Each figure is the median of the rounds; a ratio is the median of the rounds' own ratios.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ def main() -> None:
         ends = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         rounds = [one_round(history, ends, Path(scratch), options) for _ in range(options.rounds)]
     line: dict[str, Any] = {"commits": options.commits, "slow": options.slow, "jobs": options.jobs, "rounds": rounds}
-    for name in ("git", "cold", "kept"):
+    for name in [name for name in rounds[0] if name != "runs"]:
         line[f"{name}_s"] = round(statistics.median(one[name] for one in rounds), 2)
     for name in ("cold", "kept"):
-        line[f"{name}_speedup"] = round(statistics.median(one["git"] / one[name] for one in rounds), 2)
+        if options.jobs > 1:
+            line[f"{name}_ratio"] = round(statistics.median(one[name] / one[f"{name}_alone"] for one in rounds), 3)
+        else:
+            line[f"{name}_speedup"] = round(statistics.median(one["git"] / one[name] for one in rounds), 2)
     line["runs"] = max(one["runs"] for one in rounds)
     line["runs_allowed"] = math.ceil(math.log2(options.commits)) + 6
     line |= {"python": platform.python_version(), "cpus": os.cpu_count()}
@@ -59,19 +62,27 @@ def main() -> None:
 
 def one_round(history: Path, ends: dict[str, str], scratch: Path, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of each search; all of them must name the right commit."""
-    found: dict[str, float] = {"git": by_git(history, ends, scratch / "clone")}
-    cache = scratch / "cache"
-    found["cold"], runs = by_opguard(history, ends, cache, options.jobs, idle="0")
+    found: dict[str, float] = {}
+    if options.jobs == 1:
+        found["git"] = by_git(history, ends, scratch / "clone")
+    else:
+        found["cold_alone"], found["kept_alone"], _ = cold_and_kept(history, ends, scratch / "cache", jobs=1)
+    found["cold"], found["kept"], found["runs"] = cold_and_kept(history, ends, scratch / "cache", options.jobs)
+    return found
+
+
+def cold_and_kept(history: Path, ends: dict[str, str], cache: Path, jobs: int) -> tuple[float, float, int]:
+    """Seconds with no server and an empty cache, seconds with running servers and no kept runs; the most runs."""
+    cold, runs = by_opguard(history, ends, cache, jobs, idle="0")
     shutil.rmtree(cache)
     warm_up = [sys.executable, "-m", "opguard_ci", "history", f"{ends['good']}..{ends['good']}", "recipe.py:tiny"]
     environment = {**os.environ, "OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": "120"}
     subprocess.run(warm_up, cwd=history, env=environment, check=True, capture_output=True)
-    by_opguard(history, ends, cache, options.jobs, idle="120")  # both servers run from here on
+    by_opguard(history, ends, cache, jobs, idle="120")  # both servers run from here on
     shutil.rmtree(cache / "runs")
-    found["kept"], again = by_opguard(history, ends, cache, options.jobs, idle="120")
+    kept, again = by_opguard(history, ends, cache, jobs, idle="120")
     shutil.rmtree(cache)  # ends the servers
-    found["runs"] = max(runs, again)
-    return found
+    return cold, kept, max(runs, again)
 
 
 def by_git(history: Path, ends: dict[str, str], clone: Path) -> float:

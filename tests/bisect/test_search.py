@@ -303,6 +303,13 @@ def test_three_jobs_take_two_steps_of_a_bisection_at_once():
     assert set(state.next_probes(2, pending=["c4"])) == {"c2", "c6"}
 
 
+def test_what_is_pending_is_likely_good():
+    """A run that differs ends early: while the middle still runs, the search goes on above it."""
+    state = State(Graph.linear(names(9))).advance("c0", "G").advance("c8", "B").advance("c7", "B")
+    assert state.next_probes(1, pending=["c4"]) == ["c6"]
+    assert state.advance("c6", "B").next_probes(1, pending=["c4"]) == ["c5"]
+
+
 @settings(max_examples=80, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_what_is_known_decides_and_not_the_order_it_came_in(history, random):
