@@ -13,8 +13,8 @@ from opguard_ci.worker.commits import Run
 
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-Rerun = Callable[[str], Run]
-"""Runs a commit (a full hash) with every operator recorded."""
+Rerun = Callable[[Run], Run]
+"""Makes a run of a commit again, with every operator recorded."""
 
 
 class Classes:
@@ -46,9 +46,9 @@ class Classes:
         document = compare_traces(known, trace).to_json()
         if document["verdict"] in ("identical", "equivalent"):
             return True
-        if not _only_generators(known.manifest, trace.manifest) or member.commit is None or run.commit is None:
+        if not _only_generators(known.manifest, trace.manifest):
             return False
-        both = [self._rerun(commit) for commit in (member.commit, run.commit)]
+        both = [self._rerun(each) for each in (member, run)]
         if not all(again.testable for again in both):
             return False
         return compare_traces(*(read_trace(str(again.trace)) for again in both)).passed

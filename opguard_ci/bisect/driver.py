@@ -17,14 +17,16 @@ from typing import Any, Literal
 
 from opguard_ci.bisect.classes import Classes, write_expected
 from opguard_ci.bisect.graph import Graph
-from opguard_ci.bisect.journal import Journal, Probe, Search, git_bisect_log, read_journal
+from opguard_ci.bisect.journal import Journal, Probe, Search, git_bisect_log, place_of, read_journal
+from opguard_ci.bisect.narrow import narrow
 from opguard_ci.bisect.search import Outcome, State
 from opguard_ci.errors import UntestableError, UsageError
 from opguard_ci.guard import Project, compare_runs
 from opguard_ci.store.recipes import recipe_id
-from opguard_ci.worker.cache import cache_folder
 from opguard_ci.worker.commits import Commits, Run
 from opguard_ci.worker.history import commits_between, is_ancestor, merge_base
+from opguard_ci.worker.layout import Changes
+from opguard_ci.worker.pieces import Pieces
 from opguard_ci.worker.places import Job
 
 Progress = Callable[[str], None]
@@ -35,12 +37,14 @@ class BisectOptions:
     """How to search.
 
     ``mode``: ``first``, ``all`` or ``exhaustive`` transitions. ``jobs``: probes at a time. ``resume``: go on where an
-    interrupted search of the same ends stopped. ``progress`` is told each probe as a sentence.
+    interrupted search of the same ends stopped. ``hunks``: go on to the pieces of the commit that change the numbers.
+    ``progress`` is told each probe as a sentence.
     """
 
     mode: Literal["first", "all", "exhaustive"] = "first"
     jobs: int = 1
     resume: bool = False
+    hunks: bool = False
     progress: Progress = lambda _: None
 
 
@@ -78,7 +82,7 @@ class _Bisection:
         self._check_ends(good, bad)
         self._commits = commits_between(repository, self._good, self._bad)
         self._graph = Graph(self._good, self._bad, {commit.hash: commit.parents for commit in self._commits})
-        self._classes = Classes(partial(self._run, self._events))
+        self._classes = Classes(self._with_events)
         self._runs: dict[str, Run] = {}
         self._reasons: dict[str, str] = {}
         self._num_runs = self._num_cached = 0
@@ -119,6 +123,8 @@ class _Bisection:
             outcome = state.outcome
             assert outcome is not None
             document = self._document(state, outcome, pool)
+            if self._options.hunks and outcome.first_bad is not None and outcome.parents:
+                self._add_hunks(document, outcome.parents[0], journal.path.with_suffix(".patch"))
             self._write_log(journal.path, state, outcome)
             document["journal"] = str(journal.path)
         return document
@@ -150,17 +156,22 @@ class _Bisection:
             for worker in more:
                 worker.close()
 
-    def _run(self, job: Job, commit: str, expected: Path | None = None, instance: int = 0) -> Run:
+    def _run(
+        self, job: Job, commit: str, expected: Path | None = None, instance: int = 0, changes: Changes | None = None
+    ) -> Run:
         """The run of a commit by a worker that is idle, counted."""
         worker = self._workers.get()
         try:
-            run = worker.at(job, commit, expected=expected, instance=instance)
+            run = worker.at(job, commit, expected=expected, instance=instance, changes=changes)
         finally:
             self._workers.put(worker)
         with self._lock:
             self._num_runs += not run.cached
             self._num_cached += run.cached
         return run
+
+    def _with_events(self, run: Run) -> Run:
+        return self._run(self._events, str(run.commit), changes=run.changes)
 
     # The ends
 
@@ -275,6 +286,28 @@ class _Bisection:
             )
         return document
 
+    def _add_hunks(self, document: dict[str, Any], parent: str, patch: Path) -> None:
+        """Find the pieces of the culprit that give its numbers, and leave a patch of them beside the journal."""
+        culprit, job = document["first_bad"], self._contract
+        whole = self._run(job, culprit)
+        if whole.testable:
+            pinned = self._project.commits.places.pinned(job)
+            pieces = Pieces(self._project.repository, parent, culprit, ignored=pinned)
+
+            def measure(changes: Changes, expected: Path) -> Run:
+                return self._run(job, parent, expected, changes=changes)
+
+            classes, divergence = Classes(self._with_events), document["divergence"] or {}
+            found = narrow(pieces, whole, measure, classes, divergence, progress=self._options.progress)
+            patch.write_bytes(found.patch)
+            document.update(hunks=found.hunks, patch=str(patch))
+            document["notes"] += found.notes
+        else:
+            document["notes"].append(
+                f"The commit's hunks are not told apart: it does not come to its end, {whole.reason}"
+            )
+        document.update(runs=self._num_runs, cached=self._num_cached)
+
     def _declared(self) -> set[str]:
         """Commits whose message says that they change this recipe's numbers."""
         mine = recipe_id(self._contract.target, self._contract.cwd, str(self._project.root))
@@ -300,10 +333,7 @@ class _Bisection:
             self._project.commits.places.profile(job),
             self._options.mode,
         )
-        name = hashlib.sha256(json.dumps([search.good, search.bad, search.target, search.mode]).encode()).hexdigest()[
-            :20
-        ]
-        path = cache_folder() / "bisect" / self._project.repository.identity / f"{name}.jsonl"
+        path = place_of(search, self._project.repository.identity)
         if not self._options.resume:
             path.unlink(missing_ok=True)
         with Journal(path, search, resume=True) as journal:

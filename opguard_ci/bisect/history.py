@@ -37,7 +37,7 @@ def history(project: Project, job: Job, first: str, last: str, jobs: int, progre
         finally:
             free.put(worker)
 
-    classes = Classes(lambda commit: project.commits.at(events, commit))
+    classes = Classes(lambda run: project.commits.at(events, str(run.commit)))
     try:
         with ThreadPoolExecutor(jobs) as pool:
             runs = list(pool.map(measure, [commit.hash for commit in commits]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 from opguard_ci.bisect.graph import Graph
 from opguard_ci.bisect.search import Outcome, State
 from opguard_ci.errors import UsageError
+from opguard_ci.worker.cache import cache_folder
 
 VERSION = 1
 WORDS = {"good": "another good commit", "bad": "another bad commit", "target": "another target",
@@ -95,6 +97,12 @@ class Journal:
         self._file.write(json.dumps(record).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def place_of(search: Search, repository: str) -> Path:
+    """Where the cache keeps the journal of a search of the repository with this identity."""
+    ends = json.dumps([search.good, search.bad, search.target, search.mode]).encode()
+    return cache_folder() / "bisect" / repository / f"{hashlib.sha256(ends).hexdigest()[:20]}.jsonl"
 
 
 def read_journal(path: Path) -> tuple[Search, list[Probe]]:

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exhaustive", action="store_true", help="run every commit: also finds changes taken back later"
     )
+    parser.add_argument(
+        "--hunks", action="store_true", help="name the smallest set of the commit's hunks that gives its numbers"
+    )
     parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="commits tried at a time (default: 1)")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted search of the same ends")
     parser.add_argument("--replay", metavar="FILE", help="decide from a search's journal alone; runs nothing")
@@ -39,11 +42,15 @@ def run(args: argparse.Namespace) -> Result:
 
     with Project(Path.cwd()) as project, steps_shown() as progress:
         if args.replay is not None:
+            if args.hunks:
+                raise UsageError(
+                    "replay-hunks", "--replay runs nothing, and hunks have to be run: leave one of them out."
+                )
             document = replay(project, Path(args.replay))
         else:
             if args.good is None or args.bad is None:
                 raise UsageError("missing-ends", "A search needs two ends: --good A and --bad B.")
             mode: Mode = "exhaustive" if args.exhaustive else "all" if args.all else "first"
-            options = BisectOptions(mode, args.jobs, args.resume, progress)
+            options = BisectOptions(mode, args.jobs, args.resume, args.hunks, progress)
             document = bisect(project, commit_job(args, project), args.good, args.bad, options)
     return Result(document, render_bisect(document), exit_code(document["verdict"]))

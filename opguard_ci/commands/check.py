@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without a golden: fail, skip, or run the newest golden's commit or the merge base as the reference",
     )
     parser.add_argument("--strict", action="store_true", help="let equivalent recipes fail, too")
-    parser.add_argument("--bisect", action="store_true", help="go on to the commit that changed what diverged")
+    parser.add_argument(
+        "--bisect", action="store_true", help="go on to the commit that changed what diverged, and its hunks"
+    )
     parser.add_argument("--junit", metavar="FILE", help="write a JUnit report")
     parser.add_argument("--github", action="store_true", help="write annotations and the job summary of GitHub Actions")
     parser.add_argument("--keep", metavar="DIR", help="leave the traces of what failed in DIR")
@@ -136,7 +138,7 @@ def _bisected(project: Project, job: Job, good: str, bad: str) -> dict[str, Any]
 
     try:
         with steps_shown() as progress:
-            return bisect(project, job, good, bad, BisectOptions(progress=progress))
+            return bisect(project, job, good, bad, BisectOptions(hunks=True, progress=progress))
     except OpguardError as error:
         return error.to_json()
 

@@ -7,10 +7,19 @@ from typing import Any, Final
 
 from opguard_ci.report.clean import clean
 from opguard_ci.report.divergence import divergence_block
-from opguard_ci.report.layout import Line, count, field, items, paragraph, shorten, table, title
+from opguard_ci.report.layout import LABEL, WIDTH, Line, count, field, items, paragraph, shorten, table, title
 
 _MAX_ROWS: Final = 20
 _SHORT: Final = 12
+_MAX_LINES: Final = 12
+_KINDS: Final = {
+    "added": "new file",
+    "deleted": "file removed",
+    "mode": "mode changed",
+    "binary": "binary file changed",
+    "link": "link changed",
+    "submodule": "submodule moved",
+}
 _HEADLINES: Final = {
     "found": "found: the commit that changed the numbers",
     "candidates": "candidates: commits that cannot be run leave more than one",
@@ -32,6 +41,7 @@ def render_bisect(document: Mapping[str, Any]) -> tuple[Line, ...]:
     lines += field("runs", f"{count(document['runs'], 'run')} made, {document['cached']} known from before")
     if document.get("divergence"):
         lines += divergence_block(document["divergence"])
+    lines += _hunks(document)
     lines += _transitions(document.get("transitions") or (), subjects)
     lines += _skipped(document.get("skipped") or ())
     lines += items([clean(note) for note in document.get("notes") or ()])
@@ -54,6 +64,35 @@ def render_history(document: Mapping[str, Any]) -> tuple[Line, ...]:
     lines += table(rows, indent=2, head=True)
     lines += field("runs", f"{count(document['runs'], 'run')} made, {document['cached']} known from before")
     return tuple(lines)
+
+
+def _hunks(document: Mapping[str, Any]) -> list[Line]:
+    hunks = document.get("hunks") or ()
+    lines: list[Line] = []
+    for number, hunk in enumerate(hunks[:_MAX_ROWS]):
+        lines += field("hunks" if number == 0 else "", _hunk_name(hunk), style="mark" if hunk["frame"] else "")
+        shown = [" " * (LABEL + 2) + shorten(clean(line, 200), WIDTH - LABEL - 2) for line in hunk["text"][:_MAX_LINES]]
+        left_out = len(hunk["text"]) - len(shown) + hunk["more"]
+        lines += [Line(line, "dim") for line in shown + [" " * (LABEL + 2) + f"… {left_out} more"] * (left_out > 0)]
+    if len(hunks) > _MAX_ROWS:
+        lines += field("", f"… {len(hunks) - _MAX_ROWS} more")
+    if hunks:
+        lines += field("patch", f"{clean(document['patch'], 400)} (these alone, for git apply on the parent)")
+    return lines
+
+
+def _hunk_name(hunk: Mapping[str, Any]) -> str:
+    name = clean(hunk["file"])
+    if hunk["kind"] == "hunk":
+        first, last = hunk["lines"]
+        name += f":{first}" if first == last else f":{first}-{last}"
+    elif hunk["kind"] == "renamed":
+        name = f"{clean(hunk['old_file'])} renamed to {name}"
+    else:
+        name += f" ({_KINDS[hunk['kind']]})"
+    if hunk["frame"]:
+        name = f"> {name}, holds a line of the divergence"
+    return name if hunk["proven"] else f"{name} (the rest cannot be run without it)"
 
 
 def _transitions(transitions: Sequence[Mapping[str, Any]], subjects: Mapping[str, str]) -> list[Line]:

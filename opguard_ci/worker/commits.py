@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -25,7 +25,7 @@ from opguard_ci.worker.cache import cache_folder
 from opguard_ci.worker.git import Repository
 from opguard_ci.worker.identity import code_stamp
 from opguard_ci.worker.kept import Runs
-from opguard_ci.worker.layout import Overlay
+from opguard_ci.worker.layout import Changes, Overlay
 from opguard_ci.worker.places import Job, Places
 from opguard_ci.worker.plan import ImportPlan
 from opguard_ci.worker.request import Level, Profile, RunRequest, RunResult
@@ -40,12 +40,16 @@ _OF_A_COMMIT: Final = frozenset(("target-not-found", "bad-target", "recipe-argum
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run: its trace folder, how it ended, and whether it was measured now or kept from before."""
+    """A finished run: its trace folder, how it ended, and whether it was measured now or kept from before.
+
+    ``changes``: what was laid over the commit in place of its own files.
+    """
 
     trace: Path
     result: RunResult
     commit: str | None
     cached: bool = False
+    changes: Changes = field(default_factory=dict)
 
     @property
     def testable(self) -> bool:
@@ -121,19 +125,21 @@ class Commits:
         *,
         expected: Path | None = None,
         instance: int = 0,
+        changes: Changes | None = None,
     ) -> Run:
         """Run the target at a commit (a full hash), or give back what an equal run left.
 
         ``expected``: stop after the first step whose contract differs from this file's digests. ``instance``: which of
-        the fork servers of the profile; runs of two of them share neither hash seed nor heap. Whatever keeps a commit
-        from being run makes the run untestable, with its reason.
+        the fork servers of the profile; runs of two of them share neither hash seed nor heap. ``changes``: what takes
+        the place of the commit's own files. Whatever keeps a commit from being run makes the run untestable, with its
+        reason.
         """
         server = self.server(job, instance)
-        laid, notes = self.places.overlay(job, commit)
+        laid, notes = self.places.overlay(job, commit, changes)
         key, environment = self._key(job, commit, laid, expected, instance), self.environment_key(server)
         kept = self._runs.find(key, environment)
         if kept is not None:
-            return Run(kept.trace, kept.result, commit, cached=True)
+            return Run(kept.trace, kept.result, commit, cached=True, changes=laid.changes)
         folder = self._new_folder()
         try:
             result = self._measure(job, commit, laid, folder, server, expected)
@@ -143,7 +149,7 @@ class Commits:
             result = RunResult("untestable", _failed(error), str(folder), 0.0)
         result.outcome["notes"] = [*result.outcome.get("notes", ()), *notes]
         self._runs.keep(key, environment, folder, result)
-        return Run(folder, result, commit)
+        return Run(folder, result, commit, changes=laid.changes)
 
     def environment_key(self, server: Server) -> str:
         """The environment key that a run on this server has now."""
@@ -177,8 +183,8 @@ class Commits:
         )
         request = replace(
             request,
-            commit=commit,
-            tree=self.repository.tree(commit),
+            commit=f"{commit}+dirty" if laid.changes else commit,
+            tree=None if laid.changes else self.repository.tree(commit),
             plan=str(plan_file),
             expected=None if expected is None else str(expected),
         )
@@ -231,6 +237,7 @@ class Commits:
             self.config.build,
             dict(self.config.env),
             {place: hashlib.sha256(data).hexdigest() for place, data in laid.pins.items()},
+            [(os.fsdecode(path), item and (item.mode, item.id)) for path, item in sorted(laid.changes.items())],
             self.places.inputs(laid),
             self.places.outside(job),
         ]

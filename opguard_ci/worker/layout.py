@@ -25,17 +25,22 @@ class Item(NamedTuple):
     data: bytes | None = None
 
 
+Changes = Mapping[bytes, Item | None]
+"""What lies at a path instead of what the commit has there; None: nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """What is laid over a commit's tree.
 
-    ``pins``: path below the root -> bytes, in place of the commit's file or beside its files. ``links``: path below
-    the root -> an existing file or folder outside of the tree, for inputs that no commit holds; a path that the
-    commit itself holds stays the commit's.
+    ``changes``: path as git stores it -> what lies there instead. ``pins``: path below the root -> bytes, in place of
+    the commit's file or beside its files, also over ``changes``. ``links``: path below the root -> an existing file or
+    folder outside of the tree, for inputs that no commit holds; a path that the commit itself holds stays the commit's.
     """
 
     pins: Mapping[str, bytes] = field(default_factory=dict)
     links: Mapping[str, Path] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +69,12 @@ def arrange(entries: Iterable[Entry], overlay: Overlay, algorithm: str = "sha1")
         _check_parts(path)
         if path in items:
             raise UntestableError("unsafe-tree", f"The commit's tree holds {os.fsdecode(path)!r} twice.")
-        if mode not in (SYMLINK, SUBMODULE):
-            mode = EXECUTABLE if mode & 0o100 else FILE  # early git wrote 100664 and others
-        items[path] = Item(mode, id_)
+        items[path] = Item(plain_mode(mode), id_)
+    for path, change in overlay.changes.items():
+        items.pop(path, None)
+        if change is not None:
+            _check_parts(path)
+            items[path] = change
     pins = {_overlay_path(path): data for path, data in overlay.pins.items()}
     for path, data in pins.items():
         old = items.get(path)
@@ -90,6 +98,13 @@ def arrange(entries: Iterable[Entry], overlay: Overlay, algorithm: str = "sha1")
                 "unsafe-tree", f"{os.fsdecode(folder)!r} would have to be a file or link and a folder at once."
             )
     return Layout(items, frozenset(map(os.fsdecode, pins)), frozenset(linked), tuple(shadowed))
+
+
+def plain_mode(mode: int) -> int:
+    """One of the four modes of a leaf; early git wrote 100664 and others for files."""
+    if mode in (SYMLINK, SUBMODULE):
+        return mode
+    return EXECUTABLE if mode & 0o100 else FILE
 
 
 def leaves_tree(path: bytes, target: bytes) -> bool:

@@ -11,7 +11,7 @@ from opguard_ci.config import Config
 from opguard_ci.errors import UsageError
 from opguard_ci.recipe import PROFILES, Decoration, Target, parse_target, peek
 from opguard_ci.worker.git import Repository
-from opguard_ci.worker.layout import Overlay
+from opguard_ci.worker.layout import Changes, Overlay
 from opguard_ci.worker.tree import Checkout
 
 
@@ -59,27 +59,31 @@ class Places:
         own = self.declared(job).literals.get("timeout")
         return job.timeout or (float(own) if isinstance(own, (int, float)) and own > 0 else self.config.timeout)
 
-    def overlay(self, job: Job, commit: str) -> tuple[Overlay, list[str]]:
-        """What is laid over a commit for this job, and what has to be said about it."""
-        root = self.repository.root
-        pins: dict[str, bytes] = {}
+    def overlay(self, job: Job, commit: str, changes: Changes | None = None) -> tuple[Overlay, list[str]]:
+        """What is laid over a commit, changed in some places, for this job; and what has to be said about it."""
+        root, changes = self.repository.root, changes or {}
+        pins = {place: _read(root / place) for place in self.pinned(job)}
         notes = []
-        for name in self.config.pin:
-            pins[name] = _read(root / name)
-        for name in job.pins:
-            place = os.path.relpath(Path(job.cwd, name), root)
-            if place.startswith(".."):
-                raise UsageError("bad-pin", f"{name} lies outside of the repository and cannot be laid over a commit.")
-            pins[place] = _read(root / place)
         file = self.file(job)
         if file is not None and self.is_inside(file):
             place = os.path.relpath(file, root)
-            held = {os.fsdecode(entry.path) for entry in self.repository.entries(commit)}
-            if place not in held and place not in pins:
+            raw = os.fsencode(place)
+            held = changes[raw] if raw in changes else any(e.path == raw for e in self.repository.entries(commit))
+            if not held and place not in pins:
                 pins[place] = _read(file)
                 notes.append(f"{place} is not in this commit; the working tree's was laid over.")
         links = {name: root / name for name in self.config.link}
-        return Overlay(pins, links), notes
+        return Overlay(pins, links, changes), notes
+
+    def pinned(self, job: Job) -> list[str]:
+        """The paths below the root that are laid over every commit."""
+        found = list(self.config.pin)
+        for name in job.pins:
+            place = os.path.relpath(Path(job.cwd, name), self.repository.root)
+            if place.startswith(".."):
+                raise UsageError("bad-pin", f"{name} lies outside of the repository and cannot be laid over a commit.")
+            found.append(place)
+        return found
 
     def target(self, job: Job) -> Target:
         """The target as the working tree knows it; a file that only commits have is taken by its place."""

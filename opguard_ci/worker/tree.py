@@ -111,10 +111,12 @@ class Tree:
 
         Raises UntestableError ``unsafe-tree``, UsageError ``missing-object``, ``bad-overlay``, ``cache-unwritable``.
         """
-        layout = arrange(self.repository.entries(commit), overlay or Overlay(), self.repository.object_format)
+        overlay = overlay or Overlay()
+        layout = arrange(self.repository.entries(commit), overlay, self.repository.object_format)
         holds = (
             self.repository.tree(commit),
             frozenset((p, i.id) for p, i in layout.items.items() if i.data is not None),
+            frozenset(overlay.changes.items()),
         )
         if holds != self._holds:
             self._built = {}
