@@ -13,6 +13,7 @@ from typing import Any, Final
 from ..determinism import environment
 from ..errors import OpguardError
 from ..trace.digest import step_digests
+from ..trace.flagged import Flagged
 from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
@@ -70,6 +71,7 @@ class Recording:
             "last_operator": None,
             "complete": False,
         }
+        self._flagged = Flagged()
         self._pid = os.getpid()
         self._manifest_due = 0.0
         self.broken: OpguardError | None = None
@@ -84,7 +86,8 @@ class Recording:
         steps = self._manifest["steps"]
         try:
             self._writer.write_step(table)
-            steps.append({"step": table.step, "events": len(table), "digests": step_digests(table)})
+            entry = {"step": table.step, "events": len(table), "digests": step_digests(table)}
+            steps.append({**entry, "flagged": self._flagged.events(table)})
             now = time.monotonic()
             if len(steps) <= _EAGER_STEPS or now >= self._manifest_due:
                 self._manifest_due = now + _MANIFEST_EVERY

@@ -6,7 +6,7 @@ from ..trace.model import Event
 from .operands import is_left_out_copy
 from .origin import Origin
 from .pairs import Pairs, inputs_key
-from .values import Key, call_key, read_values
+from .values import Key, read_values
 
 
 def joined(pairs: Pairs, ours: list[Origin], theirs: list[Origin]) -> list[Origin]:
@@ -16,7 +16,7 @@ def joined(pairs: Pairs, ours: list[Origin], theirs: list[Origin]) -> list[Origi
         event = origin.event
         if event.kind != "op":
             continue
-        for mine in pairs.candidate.view(event.step).results.get(call_key(event), ()):
+        for mine in pairs.backward.likes(event):
             if pairs.forward.contra(mine):
                 found.setdefault(mine.index, Origin(mine, None, True))
         others = [

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+import numpy as np
+import numpy.typing as npt
+
 from ..trace.model import Event
-from .values import Key, base_name, full_key, written
+from .hashes import Words
+from .side import Rows, StepView
+from .values import Key, base_name, written
+
+Places = npt.NDArray[np.int64]
 
 _MAX_CELLS = 250_000
 """Longest stretches that are laid side by side in every way: the product of their lengths."""
@@ -20,32 +26,42 @@ _MAX_EDITS = 600
 class Alignment:
     """Pairs of events that stand at the same place, and the blocks between them that only one side has."""
 
-    reference: list[Event]
-    candidate: list[Event]
-    pairs: list[tuple[int, int]] = field(default_factory=list)  # positions in the two lists, both rising
-    _counterparts: dict[int, Event] = field(init=False)
-    _counterparts_of_reference: dict[int, Event] = field(init=False)
+    reference: Rows
+    candidate: Rows
+    places: tuple[Places, Places]
+    """Of the pairs in the two lists, both rising."""
 
-    def __post_init__(self) -> None:
-        self._counterparts = {self.candidate[b].index: self.reference[a] for a, b in self.pairs}
-        self._counterparts_of_reference = {self.reference[a].index: self.candidate[b] for a, b in self.pairs}
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The places of each pair."""
+        return list(zip(*(side.tolist() for side in self.places), strict=True))
 
     def counterpart(self, event: Event) -> Event | None:
         """The reference's event at the place of a candidate's event."""
-        return self._counterparts.get(event.index)
+        number = self._pair(1, self.candidate.place(event))
+        return None if number is None else self.reference[self.places[0][number]]
 
     def counterpart_of_reference(self, event: Event) -> Event | None:
         """The candidate's event at the place of a reference's event."""
-        return self._counterparts_of_reference.get(event.index)
+        number = self._pair(0, self.reference.place(event))
+        return None if number is None else self.candidate[self.places[1][number]]
+
+    def _pair(self, side: int, place: int | None) -> int | None:
+        if place is None:
+            return None
+        number = int(np.searchsorted(self.places[side], place))
+        return number if number < len(self.places[side]) and self.places[side][number] == place else None
 
     def blocks(self, event: Event) -> tuple[list[Event], list[Event]]:
         """(only in the reference, only in the candidate) around a candidate's event that has no counterpart."""
-        position = bisect_left(self.candidate, event.index, key=lambda mine: mine.index)
-        if event.index in self._counterparts or position == len(self.candidate):
+        place = self.candidate.place(event)
+        if place is None or self._pair(1, place) is not None:
             return [], []
-        following = bisect_left(self.pairs, position, key=lambda pair: pair[1])
-        low = self.pairs[following - 1] if following else (-1, -1)
-        high = self.pairs[following] if following < len(self.pairs) else (len(self.reference), len(self.candidate))
+        left, right = self.places
+        following = int(np.searchsorted(right, place))
+        low = (left[following - 1], right[following - 1]) if following else (-1, -1)
+        at_end = following == len(right)
+        high = (len(self.reference), len(self.candidate)) if at_end else (left[following], right[following])
         return self.reference[low[0] + 1 : high[0]], self.candidate[low[1] + 1 : high[1]]
 
 
@@ -54,39 +70,52 @@ def place(event: Event) -> Key:
     return (base_name(event.op), event.args, tuple(write.spec for write in written(event)), event.phase)
 
 
-def align(reference: list[Event], candidate: list[Event]) -> Alignment:
-    """Pair the operators of two lists: first those that did the same, then those at the same place between them."""
-    left = [event for event in reference if event.kind in ("op", "copy")]
-    right = [event for event in candidate if event.kind in ("op", "copy")]
-    anchors = _anchors([full_key(event) for event in left], [full_key(event) for event in right])
-    places = ([place(event) for event in left], [place(event) for event in right])
-    pairs: list[tuple[int, int]] = []
-    low = (-1, -1)
-    for high in [*anchors, (len(left), len(right))]:
-        pairs += _gap(places[0], places[1], (low[0] + 1, high[0]), (low[1] + 1, high[1]))
-        if high[0] < len(left):
-            pairs.append(high)
-        low = high
-    return Alignment(left, right, pairs)
+def align(reference: StepView, candidate: StepView) -> Alignment:
+    """Pair the operators of two steps: first those that did the same, then those at the same place between them."""
+    sides = [Rows(view, np.flatnonzero(view.is_op | view.is_copy)) for view in (reference, candidate)]
+    left, right = sides
+    anchors = _anchors(*(side.view.hashes.full[side.rows] for side in sides))
+    # The stretches between two anchors, as far as both sides have something there.
+    lows = [np.concatenate([[0], places + 1]) for places in anchors]
+    highs = [np.append(places, len(side)) for places, side in zip(anchors, sides, strict=True)]
+    gaps = np.flatnonzero((lows[0] < highs[0]) & (lows[1] < highs[1]))
+    more: list[tuple[int, int]] = []
+    if len(gaps):
+        keys = [side.view.hashes.place[side.rows].tolist() for side in sides]
+        stretches = (np.stack([low[gaps], high[gaps]], axis=1).tolist() for low, high in zip(lows, highs, strict=True))
+        for rows, columns in zip(*stretches, strict=True):
+            more += _gap(keys[0], keys[1], rows, columns)
+    found = np.concatenate([np.stack(anchors, axis=1), np.array(more, np.int64).reshape(-1, 2)])
+    found = found[np.argsort(found[:, 0])]
+    return Alignment(left, right, (found[:, 0], found[:, 1]))
 
 
-def _anchors(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+def _anchors(left: Sequence[int] | Words, right: Sequence[int] | Words) -> tuple[Places, Places]:
     """Pairs of what occurs equally often on both sides, in rising order on both (a longest rising subsequence)."""
-    places_left, places_right = _places(left), _places(right)
-    found = sorted(
-        pair
-        for key, mine in places_left.items()
-        if len(mine) == len(places_right.get(key, ()))
-        for pair in zip(mine, places_right[key], strict=True)
-    )
-    return [found[n] for n in _rising([pair[1] for pair in found])]
+    keys, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
+    mine, others = numbers[: len(left)], numbers[len(left) :]
+    counts = [np.bincount(side, minlength=len(keys)) for side in (mine, others)]
+    is_kept = (counts[0] == counts[1]) & (counts[0] > 0)
+    # Sorted by key and place, the n-th of a key on one side stands beside the n-th on the other.
+    orders = [np.argsort(side, kind="stable") for side in (mine, others)]
+    rows, columns = (order[is_kept[side[order]]] for order, side in zip(orders, (mine, others), strict=True))
+    order = np.argsort(rows)
+    rows, columns = rows[order], columns[order]
+    kept = _longest_rising(columns)
+    return rows[kept], columns[kept]
 
 
-def _places(keys: Sequence[Hashable]) -> dict[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = {}
-    for position, key in enumerate(keys):
-        found.setdefault(key, []).append(position)
-    return found
+def _longest_rising(numbers: Places) -> Places:
+    """Positions of a longest strictly rising subsequence of distinct numbers."""
+    positions = np.arange(len(numbers))
+    # What no number before exceeds, and none behind falls short of, is in it; only between such numbers is a choice.
+    above = np.maximum.accumulate(numbers) == numbers
+    fixed = positions[above & (np.minimum.accumulate(numbers[::-1])[::-1] == numbers)]
+    lows, highs = np.concatenate([[0], fixed + 1]), np.append(fixed, len(numbers))
+    chosen = [fixed]
+    for low, high in zip(lows[lows < highs].tolist(), highs[lows < highs].tolist(), strict=True):
+        chosen.append(low + np.array(_rising(numbers[low:high].tolist()), np.int64))
+    return np.sort(np.concatenate(chosen))
 
 
 def _rising(numbers: list[int]) -> list[int]:
@@ -111,7 +140,7 @@ def _rising(numbers: list[int]) -> list[int]:
 
 
 def _gap(
-    left: Sequence[Hashable], right: Sequence[Hashable], rows: tuple[int, int], columns: tuple[int, int]
+    left: Sequence[int], right: Sequence[int], rows: tuple[int, int], columns: tuple[int, int]
 ) -> list[tuple[int, int]]:
     """Pairs of equal keys in a stretch of both lists."""
     (top, bottom), (first, last) = rows, columns
@@ -132,7 +161,8 @@ def _gap(
     else:
         inner = [(top + a, first + b) for a, b in shortest_edit(mine, other) or ()]
     if not inner:  # too long and too different: only what occurs equally often, and what stands beside it
-        inner = _between(left, right, [(top + a, first + b) for a, b in _anchors(mine, other)], (top, first))
+        places = (side.tolist() for side in _anchors(mine, other))
+        inner = _between(left, right, [(top + a, first + b) for a, b in zip(*places, strict=True)], (top, first))
     return [*pairs, *inner, *reversed(tail)]
 
 
@@ -173,7 +203,7 @@ def _trail(history: list[dict[int, int]], row: int, column: int) -> list[tuple[i
 
 
 def _between(
-    left: Sequence[Hashable], right: Sequence[Hashable], anchors: list[tuple[int, int]], start: tuple[int, int]
+    left: Sequence[int], right: Sequence[int], anchors: list[tuple[int, int]], start: tuple[int, int]
 ) -> list[tuple[int, int]]:
     """Anchors, with the equal keys that follow each of them up to the next."""
     pairs: list[tuple[int, int]] = []
@@ -186,16 +216,13 @@ def _between(
     return pairs
 
 
-def structure(reference: list[Event], candidate: list[Event], aligned: Alignment) -> dict[str, int]:
+def structure(aligned: Alignment) -> dict[str, int]:
     """How many operators one side has more than the other, and how many stand elsewhere."""
-    left = [place(event)[:3] for event in reference if event.kind == "op"]
-    right = [place(event)[:3] for event in candidate if event.kind == "op"]
-    removed = Counter(left) - Counter(right)
-    inserted = Counter(right) - Counter(left)
-    common = len(left) - sum(removed.values())
-    in_place = sum(1 for a, _ in aligned.pairs if aligned.reference[a].kind == "op")
-    return {
-        "inserted": sum(inserted.values()),
-        "removed": sum(removed.values()),
-        "moved": max(0, common - in_place),
-    }
+    left, right = (side.view.hashes.form[side.view.is_op] for side in (aligned.reference, aligned.candidate))
+    keys, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
+    more = np.bincount(numbers[len(left) :], minlength=len(keys)) - np.bincount(
+        numbers[: len(left)], minlength=len(keys)
+    )
+    inserted, removed = int(more[more > 0].sum()), -int(more[more < 0].sum())
+    in_place = int(aligned.reference.view.is_op[aligned.reference.rows[aligned.places[0]]].sum())
+    return {"inserted": inserted, "removed": removed, "moved": max(0, len(left) - removed - in_place)}

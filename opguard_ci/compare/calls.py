@@ -6,12 +6,12 @@ from ..trace.model import Event
 from .arguments import changed_arguments
 from .cause import Cause
 from .pairs import Pairs, inputs_key
-from .values import call_key, written
+from .values import written
 
 
 def of_kernel(pairs: Pairs, event: Event) -> Cause:
     """The same call gave something else (rule 3, contra)."""
-    likes = pairs.reference.view(event.step).results[call_key(event)]
+    likes = pairs.forward.likes(event)
     place = pairs.like(event)
     same = next((like for like in likes if like is place), likes[0])
     return Cause("kernel", event, like=same, detail="same operator, arguments and inputs; other output")

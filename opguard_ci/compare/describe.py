@@ -164,7 +164,7 @@ def _same_value_elsewhere(cause: Cause, judge: Judge) -> str:
     value = cause.event.reads[cause.operand].value
     other = judge.reference if cause.side == "candidate" else judge.candidate
     for step in other.steps:
-        if step != cause.event.step and value in other.view(step).known:
+        if step != cause.event.step and other.view(step).knows(value):
             where = "setup" if step < 0 else f"step {step}"
             return f"; the other run has it in {where}"
     return ""

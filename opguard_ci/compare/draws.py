@@ -12,7 +12,8 @@ from difflib import SequenceMatcher
 from typing import Final
 
 from ..trace.model import RECOMPUTED, Event
-from .values import Key, Side, base_name, read_values, result
+from .side import Side, StepView
+from .values import Key, base_name, read_values, result
 
 _WINDOW: Final = 1000
 """So many draws after the first that differs decide what happened to it."""
@@ -29,9 +30,9 @@ class DrawChange:
     position: int
 
 
-def draws(events: Iterable[Event]) -> list[Event]:
-    """The events that moved a generator, in order."""
-    return [event for event in events if event.draw is not None and event.draw.before != event.draw.after]
+def draws(views: Iterable[StepView]) -> list[Event]:
+    """The events of some steps that moved a generator, in order."""
+    return [event for view in views for event in view.where(view.is_draw)]
 
 
 def same_draws(reference: list[Event], candidate: list[Event]) -> bool:
@@ -50,42 +51,36 @@ def _place(event: Event) -> Key:
 
 def draw_change(reference: Side, candidate: Side, step: int) -> DrawChange | None:
     """The first difference between the draws that two runs made up to a step; None if there is none."""
-    left, right = _until(reference, step), _until(candidate, step)
-    return first_change(_Draws(left, live=True), _Draws(right, live=True)) or first_change(
-        _Draws(left, live=False), _Draws(right, live=False)
-    )
 
+    def change(*, live: bool) -> DrawChange | None:
+        return first_change(_Draws(reference, step, live=live), _Draws(candidate, step, live=live))
 
-def _until(side: Side, step: int) -> list[Event]:
-    return [event for s in side.steps if s <= step for event in side.view(s).events]
+    return change(live=True) or change(live=False)
 
 
 class _Draws:
     """The draws of one run up to some step. ``live``: without those that were undone, as inside ``fork_rng``."""
 
-    def __init__(self, events: list[Event], *, live: bool) -> None:
-        self._events = events
-        self.list = draws(events)
+    def __init__(self, side: Side, step: int, *, live: bool) -> None:
+        self._side, self._last = side, step
+        self.list = draws(side.views(step))
         if live:
-            states = {e.reads[0].value for e in events if e.kind == "contract" and e.op == "rng"}
-            self.list = live_draws(self.list, states)
+            values = (e for view in side.views(step) for e in view.where(view.is_contract) if e.op == "rng")
+            self.list = live_draws(self.list, {e.reads[0].value for e in values})
 
     def context(self, event: Event) -> tuple[object, ...]:
         """What surrounds a draw: its module, the operators before and after it, and the first one that reads it."""
-        low = bisect_left(self._events, event.index, key=lambda e: e.index)
-        reader = None
-        for other in self._events[low + 1 :]:
-            if other.step != event.step:
-                break
-            if other.kind == "op" and any(event.index in read.writers for read in other.reads):
-                reader = _place(other)
-                break
-        before, after = self._events[low - 1] if low else None, self._events[low + 1 : low + 2]
+        view = self._side.view(event.step)
+        readers = view.link_rows[view.arrays.writers == event.index]
+        readers = readers[view.is_op[readers] & (readers > view.row(event))]
+        before, after = self._side.event(event.index - 1), self._side.event(event.index + 1)
+        if after is not None and after.step > self._last:
+            after = None
         return (
-            reader,
+            _place(view.event(int(readers[0]))) if len(readers) else None,
             event.module,
             before and (before.op, before.module),
-            after and (after[0].op, after[0].module),
+            after and (after.op, after.module),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..trace.model import HOST, WEAK, Event
+from ..trace.model import WEAK, Event
 from .align import place
 from .cause import Cause
 from .origin import Origin
@@ -16,7 +16,8 @@ def through_host(pairs: Pairs, cause: Cause) -> Origin | None:
     for step in pairs.candidate.steps:
         if step > event.step:
             break
-        sinks = [e for e in pairs.candidate.view(step).events if e.index < event.index and _is_handed_over(pairs, e)]
+        view = pairs.candidate.view(step)
+        sinks = [e for e in view.where(view.is_host) if e.index < event.index and _is_handed_over(pairs, e)]
         found = next((o for o in pairs.forward.behind(sinks) if o.index < event.index), None)
         if found is not None:
             return found
@@ -25,12 +26,11 @@ def through_host(pairs: Pairs, cause: Cause) -> Origin | None:
 
 def _is_handed_over(pairs: Pairs, event: Event) -> bool:
     """Whether Python got another number than the reference's got at the same place, or at one that was moved."""
-    if not event.flags & HOST:
-        return False
     like = pairs.like(event)
     if like is not None:
         return read_values(like) != read_values(event)
-    likes = [e for e in pairs.reference.view(event.step).events if e.flags & HOST and place(e) == place(event)]
+    view = pairs.reference.view(event.step)
+    likes = [e for e in view.where(view.is_host) if place(e) == place(event)]
     moved = [e for e in likes if pairs.like_of_reference(e) is None]
     return bool(moved) and all(read_values(e) != read_values(event) for e in moved)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..trace.model import STATE, Event
+from ..trace.model import PHASES, STATE, Event
 from .absent import begins_earlier, joined, skipped_copy
 from .calls import arguments, of_arguments, of_kernel
 from .cause import Cause, hidden_argument, hidden_write
@@ -12,7 +12,8 @@ from .host import through_host
 from .operands import missing, missing_before, of_contract, of_operand
 from .origin import Leaf, Origin
 from .pairs import Pairs
-from .values import Side, base_name
+from .side import Side
+from .values import base_name
 
 
 class Judge:
@@ -176,11 +177,11 @@ class Judge:
         event = cause.event
         if cause.side != "candidate":
             return cause
-        where = (event.op, event.module, event.phase)
+        where = (event.op, event.module, PHASES.index(event.phase))
         for step in [s for s in self.candidate.steps if s < event.step]:
-            events = self.candidate.view(step).events
-            origins = [self.forward.origin(e) for e in events if (e.op, e.module, e.phase) == where]
-            for origin in origins:
+            view = self.candidate.view(step)
+            for earlier in view.where(view.is_at(*where)):
+                origin = self.forward.origin(earlier)
                 found = self.of(origin, []) if origin is not None else None
                 if found is not None and found.cause == cause.cause:
                     return found

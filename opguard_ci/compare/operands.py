@@ -10,7 +10,8 @@ from .calls import arguments, of_kernel
 from .cause import Cause
 from .origin import Origin
 from .pairs import Pairs
-from .values import Side, written
+from .side import Side
+from .values import written
 
 
 def of_operand(pairs: Pairs, event: Event, theirs: list[Origin]) -> Cause | None:

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, WEAK, Event, Read
-from .values import Side, StepView, base_name, call_key, is_empty, is_weak_spec, result
+from .side import Mask, Side, StepView
+from .values import base_name, call_key, is_empty, is_weak_spec, result
 
 _MAX_COPIES: Final = 1000
 
@@ -41,6 +44,8 @@ class Origins:
         self.mine, self.other = mine, other
         self._new: dict[int, bool] = {}
         self._readers: dict[int, dict[tuple[str, int], Event]] = {}
+        self._unlike: dict[int, Mask] = {}
+        self._tainted: dict[int, Mask] = {}
 
     # Rule 3
 
@@ -50,8 +55,15 @@ class Origins:
             return False
         if any(read.value == NO_VALUE and not read.flags & UNREAD and not is_empty(read.spec) for read in event.reads):
             return False
-        likes = self.other.view(event.step).results.get(call_key(event))
-        return bool(likes) and all(result(like) != result(event) for like in likes or ())
+        likes = self.likes(event)
+        return bool(likes) and all(result(like) != result(event) for like in likes)
+
+    def likes(self, event: Event) -> list[Event]:
+        """What the other run made of the same call in this step."""
+        view = self.mine.view(event.step)
+        key = call_key(event)
+        found = self.other.view(event.step).calls(view.hashes.call[view.row(event)])
+        return [like for like in found if call_key(like) == key]
 
     def new(self, event: Event) -> bool:
         """Whether the event made something that the other run does not have in this step."""
@@ -70,7 +82,7 @@ class Origins:
                 continue
             if write.value not in view.known:
                 return True
-            if write.flags & WEAK and write.value not in view.made.get(base, ()):
+            if write.flags & WEAK and write.value not in view.made(base):
                 return True
         return self.contra(event)
 
@@ -153,8 +165,8 @@ class Origins:
         readers = self._readers.get(step)
         if readers is None:
             readers = self._readers[step] = {}
-            for event in self.mine.view(step).events:
-                for read in event.reads if event.kind == "op" else ():
+            for event in self._suspects(step):
+                for read in event.reads:
                     _, _, found = self.status(event, read)
                     if found is not None:
                         readers.setdefault((found.kind, found.read.value), event)
@@ -162,10 +174,65 @@ class Origins:
 
     def all_in(self, step: int) -> Iterator[Origin]:
         """All origins of a step, in order."""
-        for event in self.mine.view(step).events:
+        for event in self._suspects(step):
             found = self.origin(event)
             if found is not None:
                 yield found
+
+    # Rules 3 to 5 for a whole step: most operators need no closer look
+
+    def _suspects(self, step: int) -> list[Event]:
+        """The operators of a step that may be new, or read what is not clean. Of an operator that the other run has
+        with its inputs and outputs, all values are known: it can only read a weak value with a new producer.
+        """
+        view = self.mine.view(step)
+        readers = np.zeros(len(view.arrays), np.bool_)
+        readers[view.link_rows[self._tainted_links(step)]] = True
+        return view.where(view.is_op & (self._unlike_rows(step) | readers))
+
+    def _unlike_rows(self, step: int) -> Mask:
+        """Which rows are operators that the other run does not have with the same inputs and outputs."""
+        found = self._unlike.get(step)
+        if found is None:
+            mine, other = self.mine.view(step), self.other.view(step)
+            alike = np.isin(mine.hashes.full, other.hashes.full[other.is_op])
+            found = self._unlike[step] = mine.is_op & (~alike | mine.is_hiding)
+        return found
+
+    def _tainted_rows(self, step: int) -> Mask:
+        """Which rows are new operators, or copies that may pass on what one made."""
+        found = self._tainted.get(step)
+        if found is None:
+            view = self.mine.view(step)
+            found = np.zeros(len(view.arrays), np.bool_)
+            for row in np.flatnonzero(self._unlike_rows(step)).tolist():
+                found[row] = self.new(view.event(row))
+            ends = view.arrays.writer_offsets[view.arrays.read_offsets]  # of each row's part of ``writers``
+            for row in np.flatnonzero(view.is_copy).tolist():  # in order: a copy's writers come before it
+                writers = view.arrays.writers[ends[row] : ends[row + 1]].tolist()
+                places = (writer - view.arrays.first for writer in writers)
+                found[row] = any(found[p] if p >= 0 else self._taints(p + view.arrays.first) for p in places)
+            self._tainted[step] = found
+        return found
+
+    def _tainted_links(self, step: int) -> Mask:
+        """Which entries of ``writers`` are tainted rows, of this step or of an earlier one."""
+        view = self.mine.view(step)
+        writers, first = view.arrays.writers, view.arrays.first
+        found = np.zeros(len(writers), np.bool_)
+        inside = writers >= first
+        found[inside] = self._tainted_rows(step)[writers[inside] - first]
+        earlier = [index for index in np.unique(writers[~inside]).tolist() if self._taints(index)]
+        return found | np.isin(writers, earlier) if earlier else found
+
+    def _taints(self, index: int) -> bool:
+        """Whether an event of an earlier step is new or a copy, which may pass on what a new one made."""
+        step = self.mine.step_of(index)
+        if step is None:
+            return False
+        view = self.mine.view(step)
+        row = index - view.arrays.first
+        return bool(view.is_copy[row]) or (bool(self._unlike_rows(step)[row]) and self.new(view.event(row)))
 
     # Rule 8
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from functools import cached_property
 
+import numpy as np
+
 from ..trace.model import Event
 from .align import Alignment, align
 from .origin import Origins
-from .values import Key, Side, base_name, full_key, read_values
+from .side import Rows, Side
+from .values import Key, base_name, read_values
 
 
 class Unmatched:
@@ -51,7 +54,7 @@ class Pairs:
     def alignment(self, step: int) -> Alignment:
         """The two sides' operators of a step, laid side by side."""
         if step not in self._alignments:
-            self._alignments[step] = align(self.reference.view(step).events, self.candidate.view(step).events)
+            self._alignments[step] = align(self.reference.view(step), self.candidate.view(step))
         return self._alignments[step]
 
     def like(self, event: Event) -> Event | None:
@@ -74,30 +77,26 @@ class Pairs:
         found = self._unmatched.get(step)
         if found is None:
             aligned = self.alignment(step)
-            left = {event.index: full_key(event) for event in aligned.reference}
-            right = {event.index: full_key(event) for event in aligned.candidate}
-            together = [(aligned.reference[a], aligned.candidate[b]) for a, b in aligned.pairs]
-            alike = [(a.index, b.index) for a, b in together if left[a.index] == right[b.index]]
-            found = self._unmatched[step] = (
-                _surplus(aligned.reference, left, Counter(right.values()), {a for a, _ in alike}),
-                _surplus(aligned.candidate, right, Counter(left.values()), {b for _, b in alike}),
-            )
+            sides = (aligned.reference, aligned.candidate)
+            keys = [side.view.hashes.full[side.rows] for side in sides]
+            alike = keys[0][aligned.places[0]] == keys[1][aligned.places[1]]
+            rest = [
+                Rows(side.view, np.delete(side.rows, places[alike]))
+                for side, places in zip(sides, aligned.places, strict=True)
+            ]
+            found = self._unmatched[step] = (_surplus(*rest), _surplus(*reversed(rest)))
         return found
 
 
-def _surplus(events: list[Event], keys: dict[int, Key], others: Counter[Key], aligned: set[int]) -> Unmatched:
-    """What is left when each event of the other run has taken one that did the same, the one at its place first."""
-    for number in aligned:
-        others[keys[number]] -= 1
+def _surplus(events: Rows, others: Rows) -> Unmatched:
+    """What is left of some events when each of the other run's has taken one that did the same."""
+    spare = Counter(others.view.hashes.full[others.rows].tolist())
     left = []
-    for event in events:
-        if event.index in aligned:
-            continue
-        key = keys[event.index]
-        if others[key] > 0:
-            others[key] -= 1
+    for place, key in enumerate(events.view.hashes.full[events.rows].tolist()):
+        if spare[key] > 0:
+            spare[key] -= 1
         else:
-            left.append(event)
+            left.append(events[place])
     return Unmatched(left, {event.index for event in left})
 
 

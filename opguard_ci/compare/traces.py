@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ..trace.model import StepTable
-from .values import Side
+from ..trace.arrays import StepArrays
+from ..trace.model import StepInfo
+from .side import Side
 
 
 class TraceLike(Protocol):
@@ -13,10 +14,13 @@ class TraceLike(Protocol):
 
     manifest: dict[str, Any]
 
-    def step(self, number: int) -> StepTable:
+    def index(self) -> list[StepInfo]:
+        """Where the steps stand that can be read, in order."""
+
+    def arrays(self, number: int) -> StepArrays:
         """The events of a step."""
 
 
 def side_of(trace: TraceLike) -> Side:
     """A trace as one side of a comparison; steps are read when they are asked for."""
-    return Side(sorted(entry["step"] for entry in trace.manifest["steps"]), trace.step)
+    return Side(sorted(entry["step"] for entry in trace.manifest["steps"]), trace.index, trace.arrays)

@@ -1,18 +1,12 @@
-"""One side of a comparison: its events and the look-ups that the rules of origin ask of it. Pure.
-
-Look-ups are scoped to a step: across steps, stale and constant values exist everywhere (verdict.md, rule 2).
-"""
+"""Names of operators, descriptions of tensors, and the keys by which calls are told apart. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from ..trace.model import HIDDEN, NO_VALUE, UNREAD, WEAK, Event, Read, StepTable, Write
+from ..trace.model import HIDDEN, NO_VALUE, UNREAD, Event, Write
 
 _EMPTY: Final = re.compile(r"[\[,]0[,\]]")
 _SIZES: Final = re.compile(r"\[([\d,]*)\]")
@@ -80,81 +74,3 @@ def result(event: Event) -> tuple[int, ...]:
 def full_key(event: Event) -> Key:
     """A call together with its result: equal keys did the same."""
     return (call_key(event), result(event))
-
-
-@dataclass(slots=True)
-class StepView:
-    """The events of one step with what occurs in them."""
-
-    step: int
-    events: list[Event]
-    known: set[int] = field(default_factory=set)
-    made: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    hidden: set[str] = field(default_factory=set)
-    results: dict[Key, list[Event]] = field(default_factory=lambda: defaultdict(list))
-    weak: set[int] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, step: int, events: list[Event]) -> StepView:
-        """Index the events of a step."""
-        view = cls(step, events)
-        for event in events:
-            view.known.update(read.value for read in event.reads)
-            base = base_name(event.op)
-            for write in event.writes:
-                view.known.add(write.value)
-                view.made[base].add(write.value)
-                if write.flags & HIDDEN:
-                    view.hidden.add(base)
-                if write.flags & WEAK:
-                    view.weak.add(write.value)
-            if event.kind == "op":
-                view.results[call_key(event)].append(event)
-        view.known.discard(NO_VALUE)
-        return view
-
-
-class Side:
-    """One run. Steps are read when they are first asked for and kept."""
-
-    def __init__(self, steps: list[int], load: Callable[[int], StepTable]) -> None:
-        self.steps = steps
-        self._load = load
-        self._tables: dict[int, StepTable] = {}
-        self._views: dict[int, StepView] = {}
-        self._by_index: dict[int, Event] = {}
-
-    def table(self, step: int) -> StepTable:
-        """The columns of a step that the run has."""
-        found = self._tables.get(step)
-        if found is None:
-            found = self._tables[step] = self._load(step)
-        return found
-
-    def view(self, step: int) -> StepView:
-        """The events of a step; an empty view where the run has no such step."""
-        found = self._views.get(step)
-        if found is None:
-            events = list(self.table(step).events()) if step in self.steps else []
-            found = self._views[step] = StepView.of(step, events)
-            self._by_index.update((event.index, event) for event in events)
-        return found
-
-    def event(self, index: int) -> Event | None:
-        """The event with a number, reading earlier steps as needed; None if the run has none."""
-        found = self._by_index.get(index)
-        if found is None:
-            for step in reversed(self.steps):
-                if step not in self._views:
-                    self.view(step)
-                    found = self._by_index.get(index)
-                    if found is not None:
-                        break
-        return found
-
-    def writers(self, read: Read) -> Iterator[Event]:
-        """The last writers of what was read."""
-        for index in read.writers:
-            event = self.event(index)
-            if event is not None:
-                yield event

@@ -6,9 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from ..determinism.environment import diff
 from ..errors import IncomparableError
-from ..trace.model import SCHEMA, Event
+from ..trace.model import SCHEMA
 from .align import structure
 from .cause import Cause
 from .contract import Difference, differences
@@ -17,7 +19,6 @@ from .draws import DrawChange, draws, same_draws
 from .findings import findings_of
 from .judge import Judge
 from .traces import TraceLike, side_of
-from .values import Side
 
 _MAX_TRANSIENT: Final = 50
 _MAX_FIELDS: Final = 12
@@ -138,7 +139,7 @@ class _Comparison:
     def _findings(self) -> list[dict[str, Any]]:
         if not self.full:
             return []
-        return findings_of(self.judge.candidate)
+        return findings_of(self.judge.candidate, self.right)
 
     # The contract
 
@@ -151,13 +152,17 @@ class _Comparison:
         return None, []
 
     def _differences(self, step: int) -> list[Difference]:
-        return differences(self.judge.reference.view(step).events, self.judge.candidate.view(step).events)
+        left, right = self.judge.reference.view(step), self.judge.candidate.view(step)
+        values = [view.hashes.value[view.is_contract] for view in (left, right)]
+        if np.array_equal(values[0], values[1]):
+            return []
+        return differences(*(view.where(view.is_contract) for view in (left, right)))
 
     def _is_harmless(self, difference: Difference, step: int) -> bool:
         """A generator's state may differ if the same draws were made through other generator objects (rule 6)."""
         if not self.full:
             return False
-        left, right = (draws(_until(side, step)) for side in (self.judge.reference, self.judge.candidate))
+        left, right = (draws(side.views(step)) for side in (self.judge.reference, self.judge.candidate))
         harmless = same_draws(left, right)
         if harmless:
             self.notes.append(
@@ -208,8 +213,7 @@ class _Comparison:
         total: Counter[str] = Counter(inserted=0, removed=0, moved=0)
         for step in self.differing if self.full else ():
             if step in self.common:
-                left, right = self.judge.reference.view(step), self.judge.candidate.view(step)
-                total.update(structure(left.events, right.events, self.judge.pairs.alignment(step)))
+                total.update(structure(self.judge.pairs.alignment(step)))
         return dict(total)
 
 
@@ -221,10 +225,6 @@ def _equal(left: dict[str, Any] | None, right: dict[str, Any] | None, full: bool
     return {k: v for k, v in left.items() if k not in ("operators", "data")} == {
         k: v for k, v in right.items() if k not in ("operators", "data")
     }
-
-
-def _until(side: Side, step: int) -> list[Event]:
-    return [event for s in side.steps if s <= step for event in side.view(s).events]
 
 
 def _identity(manifest: dict[str, Any]) -> dict[str, Any]:

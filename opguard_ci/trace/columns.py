@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from opguard_ci.trace.arrays import Numbers, StepArrays
 from opguard_ci.trace.model import KINDS, NULL, PHASES, SCHEMA, Interner, StepTable, Strings
 
 MAX_VALUES: Final = 1 << 25
@@ -49,8 +49,6 @@ _INTERNED: Final = ("op", "module", "stack", "args", "key")
 _NULLABLE: Final = frozenset({"module", "stack", "args", "key", "generator"})
 _PHASE_NAMES: Final = pa.array(PHASES, pa.string())
 _KIND_NAMES: Final = pa.array(KINDS, pa.string())
-
-Numbers = npt.NDArray[Any]
 
 
 class Encoder:
@@ -124,7 +122,7 @@ class Decoder:
         # By column: the dictionary last met, and the number of each of its entries in our own tables.
         self._known: dict[str, tuple[pa.Array, Numbers]] = {}
 
-    def table(self, batch: pa.RecordBatch, step: int, first: int) -> StepTable:
+    def arrays(self, batch: pa.RecordBatch, step: int, first: int) -> StepArrays:
         """The step that a record batch holds; it must be step ``step``, and its events ``first`` and up."""
         batch.validate(full=True)
         columns = {name: batch.column(name) for name in ARROW_SCHEMA.names}
@@ -145,11 +143,11 @@ class Decoder:
         lane, generator = _numpy(columns["lane"]), _numpy(columns["generator"].fill_null(NULL))
         if rows and (lane.min() < 0 or generator.min() < NULL):
             raise ValueError("a lane or generator number is negative")
-        return StepTable(
+        return StepArrays(
             step=step,
             first=first,
             strings=self.strings,
-            lane=lane.tolist(),
+            lane=lane,
             phase=_named(columns["phase"], PHASES),
             kind=_named(columns["kind"], KINDS),
             op=self._ids("op", columns["op"]),
@@ -157,30 +155,28 @@ class Decoder:
             stack=self._ids("stack", columns["stack"]),
             args=self._ids("args", columns["args"]),
             key=self._ids("key", columns["key"]),
-            flags=_numpy(columns["flags"]).tolist(),
-            generator=generator.tolist(),
-            state_before=_numpy(columns["state_before"]).tolist(),
-            state_after=_numpy(columns["state_after"]).tolist(),
+            flags=_numpy(columns["flags"]),
+            generator=generator,
+            state_before=_numpy(columns["state_before"]),
+            state_after=_numpy(columns["state_after"]),
             read_offsets=_offsets(columns["reads"]),
-            read_value=_numpy(reads.field("value")).tolist(),
+            read_value=_numpy(reads.field("value")),
             read_spec=self._ids("spec", reads.field("spec")),
-            read_flags=_numpy(reads.field("flags")).tolist(),
+            read_flags=_numpy(reads.field("flags")),
             writer_offsets=_offsets(writers),
-            writers=written_by.tolist(),
+            writers=written_by,
             write_offsets=_offsets(columns["writes"]),
-            write_value=_numpy(writes.field("value")).tolist(),
+            write_value=_numpy(writes.field("value")),
             write_spec=self._ids("spec", writes.field("spec")),
-            write_slot=_numpy(writes.field("slot")).tolist(),
-            write_flags=_numpy(writes.field("flags")).tolist(),
+            write_slot=_numpy(writes.field("slot")),
+            write_flags=_numpy(writes.field("flags")),
         )
 
-    def _ids(self, name: str, column: pa.DictionaryArray) -> list[int]:
+    def _ids(self, name: str, column: pa.DictionaryArray) -> Numbers:
         numbers = self._numbers(name, column.dictionary)
         indices = _numpy(column.indices.fill_null(NULL))
-        if numbers is None:
-            return indices.tolist()  # type: ignore[no-any-return]
         # The extra last entry answers for index -1.
-        return np.append(numbers, NULL)[indices].tolist()  # type: ignore[no-any-return]
+        return indices if numbers is None else np.append(numbers, NULL)[indices]
 
     def _numbers(self, name: str, dictionary: pa.Array) -> Numbers | None:
         """Our number of each entry of ``dictionary``; None if they are the same."""
@@ -230,9 +226,10 @@ def _numpy(array: pa.Array) -> Numbers:
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _offsets(lists: pa.ListArray) -> list[int]:
+def _offsets(lists: pa.ListArray) -> Numbers:
     offsets = _numpy(lists.offsets)
-    return (offsets - offsets[0]).tolist()  # type: ignore[no-any-return]
+    found: Numbers = offsets - offsets[0]
+    return found
 
 
 def _items(lists: pa.ListArray, name: str) -> pa.StructArray:
@@ -257,7 +254,7 @@ def _no_nulls(array: pa.Array, name: str) -> None:
         raise ValueError(f"column {name} has nulls")
 
 
-def _named(column: pa.DictionaryArray, names: tuple[str, ...]) -> list[int]:
+def _named(column: pa.DictionaryArray, names: tuple[str, ...]) -> Numbers:
     """The numbers of a column of names, whatever order its dictionary has."""
-    numbers = np.array([names.index(name) for name in column.dictionary.to_pylist()], np.int32)
-    return numbers[_numpy(column.indices)].tolist()  # type: ignore[no-any-return]
+    numbers = np.array([names.index(name) for name in column.dictionary.to_pylist()], np.int8)
+    return numbers[_numpy(column.indices)]

@@ -125,6 +125,9 @@ def _check_values(manifest: dict[str, Any]) -> None:
 def _check_step(entry: object) -> None:
     if not isinstance(entry, dict) or not _is(entry.get("step"), int) or not _is(entry.get("events"), int):
         _broken("steps", "has an entry without step and events")
+    flagged = entry.get("flagged", [])
+    if not isinstance(flagged, list) or not all(_is(number, int) for number in flagged):
+        _broken("steps", "has flagged events that are no numbers")
     digests = entry.setdefault("digests", {})
     if not isinstance(digests, dict):
         _broken("steps", "has digests that are no object")

@@ -74,6 +74,15 @@ class Strings:
     spec: Interner = field(default_factory=Interner)
 
 
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """Where a step stands: its number, its first event's number, and how many events it has."""
+
+    step: int
+    first: int
+    events: int
+
+
 @dataclass(slots=True)
 class StepTable:
     """The events of one step, column by column.

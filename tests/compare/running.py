@@ -18,8 +18,9 @@ from opguard_ci.capture.fingerprint.cpu import SCHEME
 from opguard_ci.capture.hooks import listening
 from opguard_ci.capture.session import Session
 from opguard_ci.capture.steps import Steps
+from opguard_ci.trace.arrays import StepArrays
 from opguard_ci.trace.digest import step_digests
-from opguard_ci.trace.model import SCHEMA, Event, StepTable
+from opguard_ci.trace.model import SCHEMA, Event, StepInfo, StepTable
 
 from .programs import COLUMNS, INPUT, ROWS, Helper, NodeModule, Program
 
@@ -65,8 +66,11 @@ class MemoryTrace:
         self.loss = 0.0
         """The last one: from NaN on, nothing makes a difference."""
 
-    def step(self, number: int) -> StepTable:
-        return self.tables[number]
+    def index(self) -> list[StepInfo]:
+        return [StepInfo(table.step, table.first, len(table)) for table in self.tables.values()]
+
+    def arrays(self, number: int) -> StepArrays:
+        return StepArrays.of(self.tables[number])
 
     def events(self) -> list[Event]:
         """All events in order."""

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opguard_ci.compare import align as module
-from opguard_ci.compare.align import Alignment, align, shortest_edit, structure
+from opguard_ci.compare.align import align, shortest_edit, structure
+from opguard_ci.compare.hashes import Hasher
+from opguard_ci.compare.side import StepView
+from opguard_ci.trace.arrays import StepArrays
 from opguard_ci.trace.model import Event
+from tests.strategies import table_of
 
-from .build import op, trace
+from .build import op
 
 _LISTS = st.lists(st.integers(0, 3), max_size=14)
 
@@ -43,8 +47,12 @@ def test_shortest_edit_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shortest_edit([1, 2, 3], [4, 5, 6]) is None
 
 
-def _operators(values: list[int], shift: int = 0) -> list[Event]:
-    return trace([op(f"f{value}", [10 + n], [100 + n + shift]) for n, value in enumerate(values)]).events()
+def _operators(values: list[int], shift: int = 0) -> StepView:
+    return _view([op(f"f{value}", [10 + n], [100 + n + shift]) for n, value in enumerate(values)])
+
+
+def _view(events: list[Event]) -> StepView:
+    return StepView(StepArrays.of(table_of(events)), Hasher())
 
 
 @given(_LISTS, _LISTS, st.sampled_from([0, 4, 10_000]))
@@ -74,17 +82,17 @@ def test_blocks_and_pairs_cover_both_lists(left: list[int], right: list[int]) ->
 
 def test_what_did_the_same_is_paired_though_it_moved() -> None:
     """Equal calls anchor the alignment before places do."""
-    left = trace([op("f", [10], [20]), op("f", [11], [21])]).events()
-    right = trace([op("f", [12], [22]), op("f", [10], [20]), op("f", [11], [21])]).events()
+    left = _view([op("f", [10], [20]), op("f", [11], [21])])
+    right = _view([op("f", [12], [22]), op("f", [10], [20]), op("f", [11], [21])])
     aligned = align(left, right)
     assert aligned.pairs == [(0, 1), (1, 2)]
 
 
 def test_structure_counts() -> None:
     """Inserted, removed and moved operators of a step."""
-    left = trace([op("a"), op("b"), op("c"), op("d")]).events()
-    right = trace([op("b"), op("a"), op("c"), op("e"), op("f")]).events()
-    assert structure(left, right, align(left, right)) == {"inserted": 2, "removed": 1, "moved": 1}
+    left = _view([op("a"), op("b"), op("c"), op("d")])
+    right = _view([op("b"), op("a"), op("c"), op("e"), op("f")])
+    assert structure(align(left, right)) == {"inserted": 2, "removed": 1, "moved": 1}
 
 
 @pytest.mark.parametrize("names", [2, 200])
@@ -92,17 +100,17 @@ def test_long_lists_take_no_quadratic_time(names: int) -> None:
     """4,000 operators with 40 changes are laid side by side in a moment, whether names repeat or not."""
     rng = random.Random(names)
     left = _operators([rng.randrange(names) for _ in range(4000)])
-    right = [event for event in left if rng.random() > 0.01]
-    other = _operators([int(event.op[6:].split(".")[0]) for event in left], 1)
+    right = [event for event in left.events if rng.random() > 0.01]
+    other = _operators([int(event.op[6:].split(".")[0]) for event in left.events], 1)
     start = time.perf_counter()
-    aligned = align(other, right)
+    aligned = align(other, _view(right))
     assert time.perf_counter() - start < 5
     assert len(aligned.pairs) > 0.97 * len(right)
 
 
 def test_an_event_of_elsewhere_has_no_place() -> None:
     """What is in neither list has neither counterpart nor block."""
-    aligned = Alignment(_operators([1]), _operators([1]), [(0, 0)])
-    stranger = _operators([1, 2, 3])[2]
+    aligned = align(_operators([1]), _operators([1]))
+    stranger = _operators([1, 2, 3]).event(2)
     assert aligned.counterpart(stranger) is None
     assert aligned.blocks(stranger) == ([], [])

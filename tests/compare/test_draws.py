@@ -12,6 +12,11 @@ from opguard_ci.trace.model import RECOMPUTED, Event
 from .build import contract, op, trace
 
 
+def _made(*events: Event) -> list[Event]:
+    """The draws of a run of one step."""
+    return draws(side_of(trace(events)).views(0))
+
+
 def _run(*made: tuple[int, int, str], end: int = 0) -> list[Event]:
     """Draws by state before and after, and a shape to tell them apart."""
     events = [op("rand", [], [100 + after], draw=(before, after), spec=spec) for before, after, spec in made]
@@ -62,7 +67,7 @@ def test_an_undone_draw_is_no_change(shapes: list[str], data: st.DataObject) -> 
     state = chain[place][0] if place < len(chain) else chain[-1][1]
     undone = (state, 999_999_999, "float32[8]")
     events = _run(*chain[:place], undone, *chain[place:], end=chain[-1][1])
-    assert [e.draw.after for e in live_draws(draws(trace(events).events()), {chain[-1][1]}) if e.draw] == [
+    assert [e.draw.after for e in live_draws(_made(*events), {chain[-1][1]}) if e.draw] == [
         after for _, after, _ in chain
     ]
 
@@ -77,13 +82,13 @@ def test_another_seed_is_another_state(shapes: list[str]) -> None:
 def test_a_recomputed_draw_gives_way_to_the_first() -> None:
     """Checkpointing draws again what was drawn before: the first time counts."""
     first, again = op("rand", draw=(1, 2)), op("rand", draw=(1, 2), flags=RECOMPUTED)
-    made = draws(trace([first, again, op("rand", draw=(2, 3))]).events())
+    made = _made(first, again, op("rand", draw=(2, 3)))
     assert [event.index for event in live_draws(made, {3})] == [0, 2]
 
 
 def test_draws_before_a_seed_are_not_lost() -> None:
     """Where nothing led to a state, the draws before it follow."""
-    made = draws(trace([op("rand", draw=(1, 2)), op("rand", draw=(7, 8))]).events())
+    made = _made(op("rand", draw=(1, 2)), op("rand", draw=(7, 8)))
     assert [event.index for event in live_draws(made, {8})] == [0, 1]
 
 
@@ -106,7 +111,7 @@ def test_other_arguments_from_the_same_state() -> None:
 
 def test_only_what_moved_a_generator_is_a_draw() -> None:
     """An operator that left the state alone drew nothing."""
-    assert draws(trace([op("f", draw=(1, 1)), op("g"), op("h", draw=(1, 2))]).events())[0].op == "aten.h.default"
+    assert _made(op("f", draw=(1, 1)), op("g"), op("h", draw=(1, 2)))[0].op == "aten.h.default"
 
 
 def test_same_draws_look_at_states_and_results() -> None:

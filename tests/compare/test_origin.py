@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opguard_ci.compare.origin import Origins
@@ -30,6 +30,16 @@ def test_a_run_does_not_depart_from_itself(tables: list[StepTable]) -> None:
     for step in side.steps:
         assert _indices(origins, step) == []
         assert origins.behind(event for event in side.view(step).events if event.kind == "contract") == []
+
+
+@settings(max_examples=60)
+@given(traces(), traces())
+def test_what_is_passed_over_is_no_departure(left: list[StepTable], right: list[StepTable]) -> None:
+    """The operators that are not looked at more closely would have been found clean."""
+    origins = Origins(side_of(MemoryTrace(left)), side_of(MemoryTrace(right)))
+    for step in origins.mine.steps:
+        every = [origins.origin(event) for event in origins.mine.view(step).events]
+        assert list(origins.all_in(step)) == [origin for origin in every if origin is not None]
 
 
 @given(st.integers(1, 8), st.integers(0, 7))

@@ -5,7 +5,8 @@ answer would be another. Values are numbers; see ``build``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from copy import copy as copied
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from opguard_ci.compare import absent, compare_traces, contract, draws, judge, o
 from opguard_ci.compare.judge import Judge
 from opguard_ci.compare.origin import Leaf, Origin, Origins
 from opguard_ci.compare.pairs import Pairs
-from opguard_ci.compare.values import Side, StepView, is_empty
+from opguard_ci.compare.side import Side, StepView
+from opguard_ci.compare.values import is_empty
 from opguard_ci.trace.model import HIDDEN, HOST, NO_VALUE, OVER, STATE, WEAK, Event, Write
 
 from . import build
@@ -75,7 +77,7 @@ def _is_new_without(part: str) -> Callable[[Origins, Event], bool]:
                 continue
             if part != "unknown" and write.value not in view.known:
                 return True
-            if part != "weak" and write.flags & WEAK and write.value not in view.made.get(base, ()):
+            if part != "weak" and write.flags & WEAK and write.value not in view.made(base):
                 return True
         return part != "contra" and self.contra(event)
 
@@ -86,15 +88,15 @@ def _known_everywhere(patch: pytest.MonkeyPatch) -> None:
     original = Side.view
 
     def view(self: Side, step: int) -> StepView:
-        found = original(self, step)
-        return replace(found, known=set().union(*(original(self, s).known for s in self.steps)))
+        found = copied(original(self, step))
+        found.known = set().union(*(original(self, s).known for s in self.steps))
+        return found
 
     patch.setattr(Side, "view", view)
 
 
 def _no_hidden_in_any_run(patch: pytest.MonkeyPatch) -> None:
-    original = StepView.of
-    patch.setattr(StepView, "of", lambda step, events: replace(original(step, events), hidden=set()))
+    patch.setattr(StepView, "hidden", frozenset())
 
 
 def _status_without(kind: str) -> Patch:

@@ -6,7 +6,6 @@ import pytest
 
 from opguard_ci.compare.traces import side_of
 from opguard_ci.compare.values import (
-    StepView,
     base_name,
     call_key,
     full_key,
@@ -89,21 +88,22 @@ def test_hidden_writes_are_not_results() -> None:
 
 def test_a_view_of_a_step_knows_what_occurs_in_it() -> None:
     """Values read and written, by which operator, weak and hidden ones; no value is no value."""
-    events = trace(
-        [op("f", [10], [20, weak(21, 1)]), op("g", [read(NO_VALUE)], [Write(31, SPEC, ~0, HIDDEN)])]
-    ).events()
-    view = StepView.of(0, events)
+    run = trace([op("f", [10], [20, weak(21, 1)]), op("g", [read(NO_VALUE)], [Write(31, SPEC, ~0, HIDDEN)])])
+    events = run.events()
+    view = side_of(run).view(0)
     assert view.known == {10, 20, 21, 31}
-    assert (dict(view.made), view.hidden, view.weak) == ({"f": {20, 21}, "g": {31}}, {"g"}, {21})
-    assert view.results[call_key(events[0])] == [events[0]]
+    assert all(view.knows(value) == (value in view.known) for value in (NO_VALUE, 9, 10, 20, 31))
+    assert (view.made("f"), view.made("g"), view.made("h")) == ({20, 21}, {31}, set())
+    assert (view.hidden, view.weak) == ({"g"}, {21})
+    assert view.calls(view.hashes.call[0]) == [events[0]]
 
 
 def test_a_side_reads_steps_when_they_are_asked_for() -> None:
     """Each once; writers of earlier steps are found; a step that the run lacks is empty."""
     run = trace([op("f", [10], [20])], [op("g", [20], [30])], [op("h", [30], [40])])
     asked: list[int] = []
-    original = run.step
-    run.step = lambda number: asked.append(number) or original(number)  # type: ignore[method-assign,func-returns-value]
+    original = run.arrays
+    run.arrays = lambda number: asked.append(number) or original(number)  # type: ignore[method-assign,func-returns-value]
     side = side_of(run)
     assert asked == []
     event = side.view(2).events[0]
@@ -111,4 +111,4 @@ def test_a_side_reads_steps_when_they_are_asked_for() -> None:
     assert side.view(2) is side.view(2)
     assert side.view(7).events == []
     assert side.event(999) is None
-    assert sorted(asked) == [0, 1, 2]
+    assert sorted(asked) == [1, 2]

@@ -18,7 +18,7 @@ def test_a_step_comes_back_equal(tables: list[StepTable]) -> None:
     encoder, decoder = Encoder(), Decoder()
     for table in tables:
         batch = encoder.batch(table)
-        back = decoder.table(batch, table.step, table.first)
+        back = decoder.arrays(batch, table.step, table.first).table()
         assert content(back) == content(table)
         assert back.stack == table.stack
 
@@ -37,7 +37,7 @@ def test_another_order_of_the_dictionaries_makes_no_difference(table: StepTable)
             column = pa.DictionaryArray.from_arrays(places.cast(column.type.index_type), turned)
         columns.append(column)
     turned_batch = pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
-    assert content(Decoder().table(turned_batch, table.step, table.first)) == content(table)
+    assert content(Decoder().arrays(turned_batch, table.step, table.first).table()) == content(table)
 
 
 def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
@@ -82,4 +82,4 @@ def test_what_contradicts_itself_is_refused(name: str, column: pa.Array) -> None
     """Numbers outside their range, absent values and unknown names are a ValueError."""
     batch = _with(Encoder().batch(training_run(1, 3)[0]), name, column)
     with pytest.raises(ValueError):
-        Decoder().table(batch, 0, 0)
+        Decoder().arrays(batch, 0, 0)

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from opguard_ci.errors import IncomparableError, OpguardError, UsageError
 from opguard_ci.trace.columns import ARROW_SCHEMA, Encoder
-from opguard_ci.trace.reader import StepInfo, read_trace
+from opguard_ci.trace.model import StepInfo
+from opguard_ci.trace.reader import read_trace
 from tests.trace.folders import content, manifest, training_run, write
 
 

@@ -1,0 +1,263 @@
+"""One side of a comparison: its events and the look-ups that the rules of origin ask of it. Pure.
+
+Look-ups are scoped to a step: across steps, stale and constant values exist everywhere (verdict.md, rule 2). Columns
+answer where they can, and an event becomes an object when a rule looks at it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..trace.arrays import StepArrays
+from ..trace.model import HIDDEN, HOST, KINDS, NO_VALUE, NULL, OVER, WEAK, Event, Read, StepInfo, StepTable, Strings
+from .hashes import Hasher, Hashes
+from .values import base_name
+
+Mask = npt.NDArray[np.bool_]
+
+_OP: Final = KINDS.index("op")
+_COPY: Final = KINDS.index("copy")
+_CONTRACT: Final = KINDS.index("contract")
+
+
+class StepView:
+    """The events of one step with what occurs in them."""
+
+    def __init__(self, arrays: StepArrays, hasher: Hasher) -> None:
+        self.step, self.arrays = arrays.step, arrays
+        self._hasher = hasher
+        self._made: dict[str, set[int]] = {}
+        self._cached: dict[int, Event] = {}
+
+    # Events
+
+    def event(self, row: int) -> Event:
+        """The event of a row; the same object each time."""
+        found = self._cached.get(row)
+        if found is None:
+            found = self._cached[row] = self.arrays.event(row)
+        return found
+
+    def where(self, mask: Mask) -> list[Event]:
+        """The events of the rows that are marked."""
+        return [self.event(row) for row in np.flatnonzero(mask).tolist()]
+
+    @property
+    def events(self) -> list[Event]:
+        """All events."""
+        return [self.event(row) for row in range(len(self.arrays))]
+
+    def row(self, event: Event) -> int:
+        """The row of an event of this step."""
+        return event.index - self.arrays.first
+
+    @cached_property
+    def is_op(self) -> Mask:
+        """Which rows are operators, views, copies and allocations aside."""
+        found: Mask = self.arrays.kind == _OP
+        return found
+
+    @cached_property
+    def is_copy(self) -> Mask:
+        """Which rows are copies."""
+        found: Mask = self.arrays.kind == _COPY
+        return found
+
+    @cached_property
+    def is_contract(self) -> Mask:
+        """Which rows are contract values."""
+        found: Mask = self.arrays.kind == _CONTRACT
+        return found
+
+    @cached_property
+    def is_host(self) -> Mask:
+        """Which rows hand a value to Python."""
+        found: Mask = (self.arrays.flags & HOST) != 0
+        return found
+
+    @cached_property
+    def is_draw(self) -> Mask:
+        """Which rows moved a generator."""
+        arrays = self.arrays
+        found: Mask = (arrays.generator != NULL) & (arrays.state_before != arrays.state_after)
+        return found
+
+    @cached_property
+    def is_over(self) -> Mask:
+        """Which rows read bytes that changed behind our back."""
+        return self._of_reads((self.arrays.read_flags & OVER) != 0)
+
+    @cached_property
+    def is_hiding(self) -> Mask:
+        """Which rows changed an argument that their schema calls read-only."""
+        return self._of_writes((self.arrays.write_flags & HIDDEN) != 0)
+
+    def is_at(self, op: str, module: str | None, phase: int) -> Mask:
+        """Which rows are this operator in this module and phase."""
+        strings = self.arrays.strings
+        number = NULL if module is None else strings.module.ids.get(module, NULL - 1)
+        found: Mask = self.arrays.op == strings.op.ids.get(op, NULL)
+        found &= (self.arrays.module == number) & (self.arrays.phase == phase)
+        return found
+
+    def _of_reads(self, reads: Mask) -> Mask:
+        """The rows that have any of some reads."""
+        found = np.zeros(len(self.arrays), np.bool_)
+        found[self.read_rows[reads]] = True
+        return found
+
+    def _of_writes(self, writes: Mask) -> Mask:
+        found = np.zeros(len(self.arrays), np.bool_)
+        found[np.repeat(np.arange(len(found)), np.diff(self.arrays.write_offsets))[writes]] = True
+        return found
+
+    # Values
+
+    @cached_property
+    def known(self) -> set[int]:
+        """All values that occur."""
+        found = {*self.arrays.read_value.tolist(), *self.arrays.write_value.tolist()}
+        found.discard(NO_VALUE)
+        return found
+
+    def knows(self, value: int) -> bool:
+        """Whether a value occurs."""
+        number, arrays = np.uint64(value), self.arrays
+        return value != NO_VALUE and bool((arrays.read_value == number).any() or (arrays.write_value == number).any())
+
+    def made(self, base: str) -> set[int]:
+        """The values that operators of a name wrote."""
+        found = self._made.get(base)
+        if found is None:
+            names = self.arrays.strings.op.strings
+            numbers = [number for number, op in enumerate(names) if base_name(op) == base]
+            rows = np.repeat(np.isin(self.arrays.op, numbers), np.diff(self.arrays.write_offsets))
+            found = self._made[base] = set(self.arrays.write_value[rows].tolist())
+        return found
+
+    @cached_property
+    def hidden(self) -> set[str]:
+        """The names of operators that changed an argument in hiding."""
+        names = self.arrays.strings.op.strings
+        return {base_name(names[number]) for number in self.arrays.op[self.is_hiding].tolist()}
+
+    @cached_property
+    def weak(self) -> set[int]:
+        """The values that were written as weak ones."""
+        return set(self.arrays.write_value[(self.arrays.write_flags & WEAK) != 0].tolist())
+
+    # Keys and links
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """The hashes of the events' keys."""
+        return self._hasher.hashes(self.arrays)
+
+    @cached_property
+    def _calls(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        rows = np.flatnonzero(self.is_op)
+        calls = self.hashes.call[rows]
+        order = np.argsort(calls, kind="stable")
+        return calls[order], rows[order]
+
+    def calls(self, call: np.uint64) -> list[Event]:
+        """The operators whose calls have a hash, in order."""
+        hashes, rows = self._calls
+        low, high = (int(np.searchsorted(hashes, call, side)) for side in ("left", "right"))
+        return [self.event(row) for row in rows[low:high].tolist()]
+
+    @cached_property
+    def read_rows(self) -> npt.NDArray[np.int64]:
+        """The row of each read."""
+        return np.repeat(np.arange(len(self.arrays)), np.diff(self.arrays.read_offsets))
+
+    @cached_property
+    def link_rows(self) -> npt.NDArray[np.int64]:
+        """The row of the event that reads what each entry of ``writers`` wrote."""
+        return np.repeat(self.read_rows, np.diff(self.arrays.writer_offsets))
+
+
+class Rows(Sequence[Event]):
+    """Some of a step's events in order, as objects when they are asked for."""
+
+    def __init__(self, view: StepView, rows: npt.NDArray[np.int64]) -> None:
+        self.view, self.rows = view, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place):  # type: ignore[no-untyped-def]  # as in Sequence: an event, or a list of a slice
+        if isinstance(place, slice):
+            return [self.view.event(row) for row in self.rows[place].tolist()]
+        return self.view.event(int(self.rows[place]))
+
+    def place(self, event: Event) -> int | None:
+        """Where an event stands among these; None if it is none of them."""
+        row = self.view.row(event)
+        place = int(np.searchsorted(self.rows, row))
+        return place if place < len(self.rows) and self.rows[place] == row else None
+
+
+class Side:
+    """One run. Steps are read when they are first asked for and kept.
+
+    Args:
+        steps: their numbers, in order.
+        index: tells where they stand.
+        load: reads one.
+
+    """
+
+    def __init__(
+        self, steps: list[int], index: Callable[[], list[StepInfo]], load: Callable[[int], StepArrays]
+    ) -> None:
+        self.steps = steps
+        self._known = frozenset(steps)
+        self._index, self._load = index, load
+        self._hasher = Hasher()
+        self._views: dict[int, StepView] = {}
+
+    def view(self, step: int) -> StepView:
+        """The events of a step; an empty view where the run has no such step."""
+        found = self._views.get(step)
+        if found is None:
+            arrays = self._load(step) if step in self._known else StepArrays.of(StepTable(step, 0, Strings()))
+            found = self._views[step] = StepView(arrays, self._hasher)
+        return found
+
+    def views(self, last: int) -> Iterator[StepView]:
+        """The steps up to ``last``, in order."""
+        return (self.view(step) for step in self.steps if step <= last)
+
+    @cached_property
+    def _infos(self) -> list[StepInfo]:
+        return self._index()
+
+    def step_of(self, index: int) -> int | None:
+        """The step of the event with a number; None if the run has none."""
+        place = bisect_right(self._infos, index, key=lambda info: info.first + info.events)
+        if index < 0 or place == len(self._infos):
+            return None
+        step = self._infos[place].step
+        return step if step in self._known else None
+
+    def event(self, index: int) -> Event | None:
+        """The event with a number, reading its step as needed; None if the run has none."""
+        step = self.step_of(index)
+        if step is None:
+            return None
+        view = self.view(step)
+        return view.event(index - view.arrays.first)
+
+    def writers(self, read: Read) -> Iterator[Event]:
+        """The last writers of what was read."""
+        for index in read.writers:
+            event = self.event(index)
+            if event is not None:
+                yield event
