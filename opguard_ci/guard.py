@@ -10,6 +10,7 @@ from typing import Any
 from .compare.verdict import compare_traces
 from .config import Config, load_config
 from .errors import IncomparableError, UsageError
+from .evidence.attribution import PASSING, attribute, why_not
 from .reference import Reference, References, Wanted
 from .store.golden import Golden, Goldens, numerics_digest
 from .store.recipes import recipe_id, relative_target
@@ -171,40 +172,104 @@ def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:
         assert chosen.commit is not None
         reference = project.commits.at(job, chosen.commit)
         document = compare_runs(reference, candidate)
+        if reference.cached and document["verdict"] == "diverged":
+            reference = _measured_now(project, job, reference)
+            document = compare_runs(reference, candidate)
         facts = {"kind": "commit", "commit": chosen.commit, "cached": reference.cached, "trace": run_path(reference)}
         document["reference"] = {**document["reference"], **facts}
+        if chosen.instead_of is not None and reference.testable and candidate.testable:
+            _attribute(chosen.instead_of, reference, candidate, document)
     document["candidate"]["trace"] = run_path(candidate)
     if chosen.why:
         document["notes"] = [chosen.why, *document["notes"]]
-    if document["verdict"] == "diverged":
+    if document["verdict"] == "diverged" or (document["verdict"] == "environment" and "attribution" in document):
         _look_closer(project, job, candidate, document)
     return document
 
 
+def _measured_now(project: Project, job: Job, kept: Run) -> Run:
+    """A run from before, made again: it may have read what no key knows, such as a data file that changed since."""
+    before = read_trace(kept.trace).manifest  # the new run takes its place in the cache
+    now = project.commits.at(job, str(kept.commit), fresh=True)
+    is_same = now.testable and numerics_digest(before) == numerics_digest(read_trace(now.trace).manifest)
+    return replace(now, cached=is_same)
+
+
 def _against_golden(project: Project, job: Job, golden: Golden, candidate: Run) -> dict[str, Any]:
-    manifest = golden.trace.manifest
-    notes = []
-    if manifest["argv"] != list(job.argv):
-        notes.append(f"The golden was recorded with the arguments {manifest['argv']}, this run has {list(job.argv)}.")
-    trace = str(golden.path)
-    try:
-        document = compare_with(golden.trace, candidate)
-    except UsageError as error:
-        if error.slug != "events-missing":
-            raise
-        commit = project.references.commit_of(golden)
-        again = None if commit is None else project.commits.at(job, commit)
-        if again is not None and again.testable and _same_numerics(golden, again):
-            notes.append("The golden's events are not on this machine: its commit was run again to find the operator.")
-            document, trace = compare_runs(again, candidate), run_path(again)
-        else:
-            document = _by_digest(golden, candidate)
-    latest = golden.latest
+    """The verdict object about a run, against a golden.
+
+    Where they differ, or the golden's events are not here, the golden's commit is run, too: only what the code changed
+    since is the candidate's divergence.
+    """
+    document, again = _recorded(golden, candidate), None
+    if document is None or document["verdict"] == "diverged":
+        document, again = _told_apart(project, job, golden, candidate, document)
+    manifest, latest = golden.trace.manifest, golden.latest
+    trace = str(golden.path) if again is None else run_path(again)
     facts = {"kind": "golden", "commit": latest.commit, "environment": golden.key, "path": str(golden.path),
              "who": latest.who, "when": latest.when, "why": latest.why, "trace": trace}  # fmt: skip
     document["reference"] = {**document["reference"], **facts}
-    document["notes"] = [*notes, *document["notes"]]
+    if manifest["argv"] != list(job.argv):
+        argv = f"The golden was recorded with the arguments {manifest['argv']}, this run has {list(job.argv)}."
+        document["notes"] = [argv, *document["notes"]]
     return document
+
+
+def _recorded(golden: Golden, candidate: Run) -> dict[str, Any] | None:
+    """The verdict object from what the golden holds; None where its events would be needed and are not here."""
+    try:
+        return compare_with(golden.trace, candidate)
+    except UsageError as error:
+        if error.slug != "events-missing":
+            raise
+    return None
+
+
+def _told_apart(
+    project: Project, job: Job, golden: Golden, candidate: Run, recorded: dict[str, Any] | None
+) -> tuple[dict[str, Any], Run | None]:
+    """The verdict object with the golden's commit run here, and that run if it took the golden's place."""
+    commit = project.references.commit_of(golden)
+    again = None if commit is None else project.commits.at(job, commit, fresh=True)
+    if again is None or not again.testable or not candidate.testable:
+        document = recorded or _by_digest(golden, candidate)
+        if candidate.testable:
+            why = "is gone" if again is None else f"cannot be run here ({again.reason})"
+            document["notes"].append(f"The golden's commit {why}, so environment and code are not told apart.")
+        return document, None
+    if recorded is None and _same_numerics(golden, candidate) and not _same_numerics(golden, again):
+        return _by_digest(golden, candidate), None
+    code = compare_runs(again, candidate)
+    parts = _attribute(golden, again, candidate, code if recorded is None else recorded)
+    if parts is None or parts["environment"]["verdict"] != "diverged":
+        if recorded is not None:
+            return recorded, None
+        code["notes"].append(
+            "The golden's events are not on this machine: its commit was run again to find the operator."
+        )
+        return code, again
+    code["attribution"] = parts
+    if code["verdict"] in PASSING:
+        code.update(verdict="environment", contract=parts["environment"]["contract"])
+        code["notes"].append(
+            "The golden's commit does not compute here what the golden holds, but what the working tree computes: the "
+            "environment changed, the code did not."
+        )
+    return code, again
+
+
+def _attribute(golden: Golden, again: Run, candidate: Run, document: dict[str, Any]) -> dict[str, Any] | None:
+    """Add to a verdict object what the environment and the code have changed since the golden, if that can be told."""
+    traces = [read_trace(run.trace) for run in (again, candidate)]
+    why = why_not(golden.trace, traces[0])
+    if not why:
+        try:
+            document["attribution"] = attribute(golden.trace, *traces)
+            return dict(document["attribution"])
+        except IncomparableError as error:
+            why = error.message
+    document["notes"].append(f"Environment and code are not told apart: {why}")
+    return None
 
 
 def _same_numerics(golden: Golden, run: Run) -> bool:
@@ -215,7 +280,7 @@ def _by_digest(golden: Golden, candidate: Run) -> dict[str, Any]:
     """The verdict that the digests alone allow."""
     if not candidate.testable:
         return untestable("candidate", candidate)
-    note = "The golden's events are not on this machine, and its commit does not compute here what it holds."
+    note = "The golden's events are not on this machine."
     if _same_numerics(golden, candidate):
         return _nothing_compared("equivalent", f"{note} Every contract value is equal.")
     same_key = golden.key == read_trace(candidate.trace).manifest["environment"]["key"]
@@ -229,6 +294,7 @@ def _look_closer(project: Project, job: Job, candidate: Run, document: dict[str,
         repeated = compare_runs(candidate, again)
         if repeated["verdict"] == "diverged":
             document.update(verdict="unstable", first_divergence=repeated["first_divergence"])
+            document.pop("attribution", None)
             document["notes"].append(
                 "The working tree does not repeat itself from one process to the next, so nothing follows from a "
                 "difference to the reference; the divergence shown is that between its own two runs."

@@ -35,7 +35,8 @@ class Reference:
     """What a target is compared with.
 
     ``kind`` ``none``: nothing; ``missing`` then says whether that fails or is skipped, and ``why`` why it is so.
-    ``golden`` of another environment is only there where no commit can be run in its place.
+    ``golden`` of another environment is only there where no commit can be run in its place; ``instead_of`` is one whose
+    commit is run.
     """
 
     kind: Literal["commit", "golden", "none"]
@@ -43,6 +44,7 @@ class Reference:
     golden: Golden | None = None
     why: str = ""
     missing: str = ""
+    instead_of: Golden | None = None
 
 
 def in_ci() -> bool:
@@ -107,7 +109,7 @@ class References:
             commit = self.commit_of(newest)
             if commit is not None:
                 why = f"{unusable} The commit of the newest golden was taken instead.".strip()
-                return Reference("commit", commit, why=why)
+                return Reference("commit", commit, why=why, instead_of=newest)
         base = self._merge_base()
         if base is not None:
             why = f"{unusable} The merge base with {self._branch} was taken instead of a golden.".strip()

@@ -63,18 +63,22 @@ class Verdict:
         }
 
 
-def compare_traces(reference: TraceLike, candidate: TraceLike) -> Verdict:
+def compare_traces(reference: TraceLike, candidate: TraceLike, *, across_environments: bool = False) -> Verdict:
     """Compare two traces by values.
+
+    Values that differ where environments differ too make the verdict ``environment``; ``across_environments`` says that
+    this is what is asked about: then they are ``diverged``, and the first divergence is named.
 
     Raises:
         IncomparableError: schema, fingerprint scheme, ranks or level differ, so that values cannot be compared.
 
     """
-    return _Comparison(reference, candidate).verdict()
+    return _Comparison(reference, candidate, across_environments).verdict()
 
 
 class _Comparison:
-    def __init__(self, reference: TraceLike, candidate: TraceLike) -> None:
+    def __init__(self, reference: TraceLike, candidate: TraceLike, across_environments: bool) -> None:
+        self.across_environments = across_environments
         self.left, self.right = reference.manifest, candidate.manifest
         for name in _COMPARED_FIELDS:
             mine, other = self.left.get(name), self.right.get(name)
@@ -123,7 +127,8 @@ class _Comparison:
             return Verdict(name, transient=transient, structure=self._structure(), **base)
         first = self._explain(step, found)
         shown = {"contract": _contract_json(step, found), "structure": self._structure(), **base}
-        if self.left["environment"].get("key") != self.right["environment"].get("key"):
+        one_key = self.left["environment"].get("key") == self.right["environment"].get("key")
+        if not one_key and not self.across_environments:
             self.notes.append(
                 "Values and environments differ: run both sides on one machine to tell code from environment."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from opguard_ci.report.attribution import said
 from opguard_ci.report.bisect import render_bisect
 from opguard_ci.report.clean import clean
 from opguard_ci.report.divergence import place
@@ -61,6 +62,8 @@ def reason(result: Result) -> str:
         return clean(f"{error['slug']}: {error['message']}", 200)
     if first := result.get("first_divergence"):
         return f"{place(first)}: {clean(first.get('cause'))}"
+    if (parts := result.get("attribution")) and parts["environment"]["verdict"] == "diverged":
+        return f"the environment changed {said(parts, 'environment')}"
     if result["verdict"] == "no-reference":
         return clean((result.get("notes") or [""])[0])
     return ""

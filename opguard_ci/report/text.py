@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from opguard_ci.report.advice import next_steps
+from opguard_ci.report.attribution import attribution_lines
 from opguard_ci.report.clean import clean, clean_lines
 from opguard_ci.report.divergence import divergence_block, divergence_line, place, step_name
 from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
@@ -32,6 +33,7 @@ def render(document: Mapping[str, Any]) -> tuple[Line, ...]:
     if first:
         lines += title("First divergence")
         lines += divergence_block(first)
+    lines += attribution_lines(document)
     lines += _more(document.get("unstable", ()), "Also unstable")
     findings = document.get("findings", ())
     lines += _more(findings, f"Findings of the single run ({len(findings)})")

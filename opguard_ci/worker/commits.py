@@ -126,18 +126,19 @@ class Commits:
         expected: Path | None = None,
         instance: int = 0,
         changes: Changes | None = None,
+        fresh: bool = False,
     ) -> Run:
         """Run the target at a commit (a full hash), or give back what an equal run left.
 
         ``expected``: stop after the first step whose contract differs from this file's digests. ``instance``: which of
         the fork servers of the profile; runs of two of them share neither hash seed nor heap. ``changes``: what takes
-        the place of the commit's own files. Whatever keeps a commit from being run makes the run untestable, with its
-        reason.
+        the place of the commit's own files. ``fresh``: run it now in any case. Whatever keeps a commit from being run
+        makes the run untestable, with its reason.
         """
         server = self.server(job, instance)
         laid, notes = self.places.overlay(job, commit, changes)
         key, environment = self._key(job, commit, laid, expected, instance), self.environment_key(server)
-        kept = self._runs.find(key, environment)
+        kept = None if fresh else self._runs.find(key, environment)
         if kept is not None:
             return Run(kept.trace, kept.result, commit, cached=True, changes=laid.changes)
         folder = self._new_folder()
