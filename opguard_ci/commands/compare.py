@@ -1,32 +1,72 @@
-"""``opguard compare``: what two traces have in common, and where they part."""
+"""``opguard compare``: what two traces have in common and where they part; or two configurations of one target."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Final
+import tempfile
+from contextlib import ExitStack
+from typing import Any, Final
 
 from opguard_ci.commands import Result, exit_code
+from opguard_ci.commands.options import add_run_settings
+from opguard_ci.errors import UsageError
 from opguard_ci.report.text import render
 
 NAME: Final = "compare"
-HELP: Final = "compare two traces and name the first operator that computed something else"
+HELP: Final = "compare two traces, or runs with other arguments, and name the first operator that differs"
+
+_BETWEEN: Final = ":::"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's own options."""
-    parser.add_argument("reference", metavar="REF", help="trace folder, manifest or golden of the reference")
-    parser.add_argument("candidate", metavar="CAND", help="trace folder, manifest or golden of the candidate")
+    parser.usage = "opguard compare [options] REF CAND\n       opguard compare [options] TARGET -- ARGS1 ::: ARGS2"
+    parser.add_argument("target", metavar="REF", help="trace folder, manifest or golden of the reference; or a TARGET")
+    parser.add_argument("candidate", nargs="?", metavar="CAND", help="the same of the candidate; none after a TARGET")
     parser.add_argument("--strict", action="store_true", help="let differences that leave the contract equal fail, too")
+    runs = parser.add_argument_group("to run a TARGET with ARGS1, and with ARGS2")
+    add_run_settings(runs)
+    runs.add_argument("--keep", metavar="DIR", help="keep the traces in DIR (default: they are removed)")
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Compare the two traces."""
+    """Compare two traces, or run the target twice and compare."""
+    document = _of_configurations(args) if args.candidate is None else _of_traces(args)
+    return Result(document, render(document), exit_code(document["verdict"], strict=args.strict))
+
+
+def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
     from opguard_ci.compare import compare_traces
     from opguard_ci.trace.reader import read_trace
 
-    reference, candidate = read_trace(args.reference), read_trace(args.candidate)
+    given = [name for name in ("level", "profile", "steps", "timeout", "keep", "allow_unseen") if getattr(args, name)]
+    if args.target_arguments or given:
+        what = "arguments after --" if args.target_arguments else f"--{given[0].replace('_', '-')}"
+        raise UsageError("usage", f"{what} are for a run: of two traces nothing is run; name one TARGET instead.")
+    reference, candidate = read_trace(args.target), read_trace(args.candidate)
     document = compare_traces(reference, candidate).to_json()
-    document["reference"]["trace"] = args.reference
+    document["reference"]["trace"] = args.target
     document["candidate"]["trace"] = args.candidate
     document["target"] = candidate.manifest.get("target")
-    return Result(document, render(document), exit_code(document["verdict"], strict=args.strict))
+    return document
+
+
+def _of_configurations(args: argparse.Namespace) -> dict[str, Any]:
+    from opguard_ci.commands.configurations import compare_configurations
+    from opguard_ci.commands.run import refuse_used_folder
+
+    words = args.target_arguments
+    if words.count(_BETWEEN) != 1:
+        raise UsageError(
+            "usage",
+            f"compare takes two traces, or a target and two sets of arguments: opguard compare {args.target} -- "
+            f"ARGS1 {_BETWEEN} ARGS2; see: opguard compare --help",
+        )
+    at = words.index(_BETWEEN)
+    with ExitStack() as stack:
+        if args.keep is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="opguard-compare-"))
+        else:
+            refuse_used_folder(args.keep)
+            folder = args.keep
+        return compare_configurations(args, folder, words[:at], words[at + 1 :])

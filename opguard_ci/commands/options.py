@@ -19,6 +19,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="TARGET", help="package.module:function, path/file.py:function, or path/file.py (a script)"
     )
+    add_run_settings(parser)
+
+
+def add_run_settings(parser: argparse._ActionsContainer) -> None:
+    """Add how a target is run."""
     parser.add_argument(
         "--level",
         choices=LEVELS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -93,6 +94,8 @@ def _sides(document: Mapping[str, Any]) -> list[Line]:
 
 def _side(side: Mapping[str, Any]) -> str:
     parts = [f"run {clean(side['run'])}"] if side.get("run") else []
+    if side.get("argv") is not None:
+        parts.append(f"arguments {clean(shlex.join(side['argv'])) or 'none'}")
     if path := side.get("trace"):
         parts.append(clean(path))
     parts.append(f"commit {_commit(side['commit'])}" if side.get("commit") else "no commit")
