@@ -11,6 +11,7 @@ from .compare.verdict import compare_traces
 from .config import Config, load_config
 from .errors import IncomparableError, UsageError
 from .evidence.attribution import PASSING, attribute, why_not
+from .evidence.rerun import zoom_check
 from .reference import Reference, References, Wanted
 from .store.golden import Golden, Goldens, numerics_digest
 from .store.recipes import recipe_id, relative_target
@@ -184,6 +185,8 @@ def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:
         document["notes"] = [chosen.why, *document["notes"]]
     if document["verdict"] == "diverged" or (document["verdict"] == "environment" and "attribution" in document):
         _look_closer(project, job, candidate, document)
+    if document["verdict"] == "diverged":
+        zoom_check(project, job, chosen, document)
     return document
 
 

@@ -36,9 +36,9 @@ class RecipeRuns(Commits):
 class InProcessRuns(RecipeRuns):
     """Runs of the working tree in this process. They cannot be repeated in another one and be the same run."""
 
-    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False) -> Run:
+    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False, keep: Path | None = None) -> Run:
         """Run the target here and now; its errors pass by whoever holds the target (``node.holding``)."""
-        if instance:
+        if instance or keep is not None:
             return _not_repeated()
         request = replace(self.request(job), check_finite=check_finite)
         os.environ.update(self.config.env)
@@ -58,12 +58,12 @@ class TestRuns(RecipeRuns):
         with project_variables(self.config):
             return Server.connect(self.places.profile(job), instance=instance, entry=TEST_ENTRY)
 
-    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False) -> Run:
-        """What was recorded; for ``instance`` 1 a run in a child."""
-        if instance == 0:
+    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False, keep: Path | None = None) -> Run:
+        """What was recorded; for ``instance`` 1, or to keep something, a run in a child."""
+        if instance == 0 and keep is None:
             assert self.recorded is not None
             return self.recorded
-        return super().here(job, instance=instance, check_finite=check_finite)
+        return super().here(job, instance=instance, check_finite=check_finite, keep=keep)
 
 
 def _not_repeated() -> Run:

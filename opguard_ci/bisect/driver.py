@@ -21,8 +21,11 @@ from opguard_ci.bisect.journal import Journal, Probe, Search, git_bisect_log, pl
 from opguard_ci.bisect.narrow import narrow
 from opguard_ci.bisect.search import Outcome, State
 from opguard_ci.errors import UntestableError, UsageError
+from opguard_ci.evidence.rerun import again_at, zoom_sides
+from opguard_ci.evidence.zoom import Side
 from opguard_ci.guard import Project, compare_runs
 from opguard_ci.store.recipes import recipe_id
+from opguard_ci.trace.reader import read_trace
 from opguard_ci.worker.commits import Commits, Run
 from opguard_ci.worker.history import commits_between, is_ancestor, merge_base
 from opguard_ci.worker.layout import Changes
@@ -279,7 +282,13 @@ class _Bisection:
         """The culprit against its own parent, with every operator recorded."""
         reference, candidate = pool.map(partial(self._run, self._events), (parent, culprit))
         document = compare_runs(reference, candidate)
-        if document["verdict"] != "diverged":
+        if document["verdict"] == "diverged":
+            sides = [
+                Side(name, read_trace(run.trace), again_at(self._project.commits, self._events, commit))
+                for name, run, commit in (("reference", reference, parent), ("candidate", candidate, culprit))
+            ]
+            zoom_sides(document, *sides)
+        else:
             self._notes.append(
                 f"With every operator recorded, the commit and its parent compare as {document['verdict']}, "
                 "although their contracts differed: look at `opguard replay`."

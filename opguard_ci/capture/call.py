@@ -77,7 +77,7 @@ class Call:
         self.numbers: Sequence[int] = range(len(given.tensors))
         """Of the tensors that are still held, among all tensor arguments."""
 
-    def before(self, options: dict[str, Any]) -> None:
+    def before(self, _args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Where the call comes from and what it is about to read. ``options``: its keyword arguments."""
         session, info, given = self._session, self.info, self._given
         if session.crumbs is not None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import xxhash
 
 from ..trace.model import KINDS
-from .call import Call
 from .schema import OpInfo, opaque
-from .session import Session
 from .text import READ, WRITTEN, Arguments
+
+if TYPE_CHECKING:
+    from .call import Call
+    from .session import Session
 
 _REGION: Final = KINDS.index("region")
 
@@ -64,8 +66,8 @@ def _begin(session: Session, info: OpInfo, graph: Any, inputs: Any) -> Call | No
             WRITTEN if n in mutated else READ for n, held in enumerate(inputs) if isinstance(held, torch.Tensor)
         ]
         given.text = _text(graph, inputs)
-        call = Call(session, info, given)
-        call.before({})
+        call = session.call_type(session, info, given)
+        call.before((), {})
         call.release_inputs()
     except Exception as error:
         session.defect(info, error)

@@ -9,10 +9,10 @@ from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_co
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .call import Call
 from .text import arguments
 
 if TYPE_CHECKING:
+    from .call import Call
     from .session import Session
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
@@ -61,12 +61,12 @@ class Recorder(TorchDispatchMode):
         call: Call | None = None
         try:
             given = arguments(info, args, kwargs)
-            call = Call(session, info, given)
+            call = session.call_type(session, info, given)
             if given.plain and not _num_function_modes():
-                call.before(kwargs)
+                call.before(args, kwargs)
             else:  # what we ask of tensors is not for the user's functions to see
                 with torch._C.DisableTorchFunction():
-                    call.before(kwargs)
+                    call.before(args, kwargs)
         except Exception as error:
             session.defect(info, error)
             call = None

@@ -17,6 +17,7 @@ from ..trace.flagged import Flagged
 from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
+from .keep import keep
 from .session import Session
 from .steps import EnoughSteps, enough
 
@@ -79,6 +80,8 @@ class Recording:
         self.session = Session(root, self._write_step, folder, request.level)
         if request.check_finite:
             self.session.nonfinite = []
+        if request.keep is not None:
+            keep(self.session, Path(request.keep))
         if request.breadcrumb:
             self.session.leave_breadcrumbs_in(request.breadcrumb)
 

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -89,7 +89,8 @@ def _run(target: Target, request: RunRequest, recording: Recording, proof: Proof
             pass
         except SystemExit as stop:
             _judge_exit(stop)
-            steps.returned(None)
+            with suppress(EnoughSteps):
+                steps.returned(None)
         except OpguardError:
             raise
         except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
+from .call import Call
 from .fingerprint import cpu, mix64
 from .fingerprint.cuda import DeviceFingerprints
 from .fingerprint.quiet import Unhashable, quiet
@@ -29,8 +30,8 @@ from .rows import Rows, WriteRow
 from .schema import BREADCRUMB_BYTES, OpInfo, describe
 
 if TYPE_CHECKING:
-    from .call import Call
     from .contract import Entry
+    from .keep import Keeper
 
 _CONTRACT: Final = KINDS.index("contract")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
@@ -84,6 +85,9 @@ class Session:
         self.create_graph = False
         self.step = 0
         self.closed = False
+        self.stopped = False  # the target is to end, and is told again if it goes on
+        self.call_type: type[Call] = Call
+        self.keeper: Keeper | None = None
         self.num_operators = 0
         self.num_hashed = 0
         self.unhashed_operators: dict[str, str] = {}
@@ -313,6 +317,8 @@ class Session:
             row = (lane, phase, _CONTRACT, *names, NULL, NULL, key, 0, NULL, 0, 0)
             is_state = entry.section in _STATE_SECTIONS
             self.link(functools.partial(self._append_entry, row, (content, spec, flags), place, is_state))
+            if self.keeper is not None:
+                self.keeper.saw_entry(held)
 
     def _content(self, entry: Entry, held: torch.Tensor) -> int:
         try:

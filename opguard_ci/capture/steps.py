@@ -40,7 +40,6 @@ class Steps:
         self.num_optimizer_steps = 0
         self.num_steps = 0
         self.ended = False
-        self._stopped = False
 
     # What the hooks report
 
@@ -123,7 +122,7 @@ class Steps:
 
     def stop(self) -> None:
         """Record no more: what the target does from now on belongs to no step."""
-        self._stopped = self._session.closed = True
+        self._session.stopped = self._session.closed = True
 
     @property
     def _is_over(self) -> bool:
@@ -131,7 +130,7 @@ class Steps:
 
     def _end_again(self) -> None:
         """A training loop that swallowed the end is told again."""
-        if self._stopped:
+        if self._session.stopped:
             raise enough()
 
     def yielded(self, held: Any) -> None:

@@ -46,10 +46,30 @@ def describe_cause(cause: Cause, judge: Judge, step: int | None = None) -> dict[
     if cause.side == "reference":
         before, after = [cause.event.op], [cause.like.op] if cause.like else []
     found["before"], found["after"] = before, after
+    found["events"] = dict(zip(("reference", "candidate"), _counterparts(cause), strict=True))
     found["evidence"] = _evidence(cause)
     if not found["detail"]:
         found["detail"] = _detail(cause, judge)
     return found
+
+
+def _counterparts(cause: Cause) -> tuple[int | None, int | None]:
+    """The events of reference and candidate whose tensors show how much differs.
+
+    Those at which the runs part; for replaced operators that have no counterpart, the last ones of the two blocks, if
+    they have like results.
+    """
+    mine, other = cause.computes or cause.event, cause.like
+    if cause.cause == "code" and cause.side == "candidate" and (other is None or not _alike(mine, other)):
+        ends = cause.before[-1:] + cause.after[-1:]
+        if len(ends) == 2 and _alike(*ends):
+            other, mine = ends
+    numbers = (mine.index, None if other is None else other.index)
+    return numbers if cause.side == "reference" else numbers[::-1]
+
+
+def _alike(mine: Event, other: Event) -> bool:
+    return bool(mine.writes) and [w.spec for w in mine.writes] == [w.spec for w in other.writes]
 
 
 def frames(stack: str | None) -> list[dict[str, Any]]:

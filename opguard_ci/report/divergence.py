@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from opguard_ci.report.clean import clean
 from opguard_ci.report.layout import LABEL, Line, field, shorten, table
+from opguard_ci.report.tensors import tensor_lines
 from opguard_ci.report.words import CAUSES
 
 MAX_FRAMES: Final = 6
@@ -52,7 +53,7 @@ def divergence_block(divergence: Divergence) -> list[Line]:
         lines += field("", CAUSES[cause])
     lines += _blocks(divergence)
     lines += _evidence(divergence.get("evidence"))
-    lines += _tensors(_list(divergence.get("tensors"), dict))
+    lines += labelled("tensors", tensor_lines(_list(divergence.get("tensors"), dict)))
     lines += _stack(_list(divergence.get("stack"), dict))
     return lines
 
@@ -95,7 +96,7 @@ def _blocks(divergence: Divergence) -> list[Line]:
     if rows > MAX_OPERATORS:
         rest = (f"… {len(side) - MAX_OPERATORS} more" if len(side) > MAX_OPERATORS else "" for side in (before, after))
         cells.append(list(rest))
-    return _labelled("operators", cells, head=True)
+    return _table("operators", cells, head=True)
 
 
 def _evidence(evidence: object) -> list[Line]:
@@ -117,7 +118,7 @@ def _evidence(evidence: object) -> list[Line]:
     rows = [["", "reference", "candidate", ""], *rows[:MAX_ROWS]]
     if left_out > 0:
         rows.append([f"… {left_out} more"])
-    return _labelled("evidence", rows, head=True)
+    return _table("evidence", rows, head=True)
 
 
 def _evidence_row(name: str, item: Mapping[str, Any], candidate: str) -> list[str]:
@@ -139,29 +140,13 @@ def _value(value: object) -> str:
     return shorten(f"{value:,}" if type(value) is int else clean(value), 40)
 
 
-def _tensors(tensors: Sequence[Mapping[str, Any]]) -> list[Line]:
-    rows = [["", "", "different", "max ulp", "max abs"]]
-    for tensor in tensors[:MAX_ROWS]:
-        shape = ",".join(str(size) for size in _list(tensor.get("shape"), int))
-        rows.append(
-            [
-                _name(tensor),
-                f"{clean(tensor.get('dtype') or '')}[{shape}]",
-                f"{_value(tensor.get('different'))} of {_value(tensor.get('elements'))}",
-                _value(tensor.get("max_ulp")),
-                _value(tensor.get("max_abs")),
-            ]
-        )
-    return _labelled("tensors", rows, head=True) if len(rows) > 1 else []
-
-
 def _stack(stack: Sequence[Mapping[str, Any]]) -> list[Line]:
     rows = []
     for number, frame in enumerate(stack[:MAX_FRAMES]):
         where = shorten(f"{clean(frame.get('file') or '?')}:{clean(frame.get('line') or '?')}", 40)
         source = clean(frame.get("source") or "").strip()
         rows.append([">" if number == 0 else " ", where, clean(frame.get("function") or "", 30), source])
-    lines = _labelled("source", rows)
+    lines = _table("source", rows)
     if lines:
         lines[0] = Line(lines[0].text, "mark")
     if len(stack) > MAX_FRAMES:
@@ -169,8 +154,12 @@ def _stack(stack: Sequence[Mapping[str, Any]]) -> list[Line]:
     return lines
 
 
-def _labelled(label: str, rows: list[list[str]], *, head: bool = False) -> list[Line]:
-    lines = table(rows, head=head)
+def _table(label: str, rows: list[list[str]], *, head: bool = False) -> list[Line]:
+    return labelled(label, table(rows, head=head))
+
+
+def labelled(label: str, lines: list[Line]) -> list[Line]:
+    """Lines of a field that were laid out already, with its label."""
     if lines:
         lines[0] = Line(f"  {label}".ljust(LABEL) + lines[0].text[LABEL:], lines[0].style)
     return lines

@@ -90,15 +90,19 @@ class Commits:
 
     # The working tree
 
-    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False) -> Run:
-        """Run the target in the working tree, as it is. ``check_finite``: name contract values that are not finite."""
+    def here(self, job: Job, *, instance: int = 0, check_finite: bool = False, keep: Path | None = None) -> Run:
+        """Run the target in the working tree, as it is. ``check_finite``: name contract values that are not finite.
+
+        ``keep``: what to keep, see ``RunRequest``; such a run is silent.
+        """
         commit = self.label()
         folder = self._new_folder()
         request = self._request(job, folder, job.cwd, str(self.repository.root), job.target)
-        request = replace(request, commit=commit, check_finite=check_finite)
+        request = replace(request, commit=commit, check_finite=check_finite, keep=_text(keep))
         server = self.server(job, instance)
-        with project_variables(self.config):
-            result = client.run(request, server=server)
+        with project_variables(self.config), Path(os.devnull).open("wb") as null:
+            output = None if keep is None else null.fileno()
+            result = client.run(request, server=server, stdout=output, stderr=output)
         return Run(folder, result, commit)
 
     def label(self) -> str:
@@ -127,29 +131,32 @@ class Commits:
         instance: int = 0,
         changes: Changes | None = None,
         fresh: bool = False,
+        keep: Path | None = None,
     ) -> Run:
         """Run the target at a commit (a full hash), or give back what an equal run left.
 
         ``expected``: stop after the first step whose contract differs from this file's digests. ``instance``: which of
         the fork servers of the profile; runs of two of them share neither hash seed nor heap. ``changes``: what takes
-        the place of the commit's own files. ``fresh``: run it now in any case. Whatever keeps a commit from being run
-        makes the run untestable, with its reason.
+        the place of the commit's own files. ``fresh``: run it now in any case. ``keep``: what to keep, see
+        ``RunRequest``; such a run is made in any case, too. Whatever keeps a commit from being run makes the run
+        untestable, with its reason.
         """
         server = self.server(job, instance)
         laid, notes = self.places.overlay(job, commit, changes)
         key, environment = self._key(job, commit, laid, expected, instance), self.environment_key(server)
-        kept = None if fresh else self._runs.find(key, environment)
+        kept = None if fresh or keep is not None else self._runs.find(key, environment)
         if kept is not None:
             return Run(kept.trace, kept.result, commit, cached=True, changes=laid.changes)
         folder = self._new_folder()
         try:
-            result = self._measure(job, commit, laid, folder, server, expected)
+            result = self._measure(job, commit, laid, folder, server, stops=(expected, keep))
         except (UntestableError, UsageError) as error:
             if isinstance(error, UsageError) and error.slug not in _OF_A_COMMIT:
                 raise
             result = RunResult("untestable", _failed(error), str(folder), 0.0)
         result.outcome["notes"] = [*result.outcome.get("notes", ()), *notes]
-        self._runs.keep(key, environment, folder, result)
+        if keep is None:
+            self._runs.keep(key, environment, folder, result)
         return Run(folder, result, commit, changes=laid.changes)
 
     def environment_key(self, server: Server) -> str:
@@ -162,8 +169,16 @@ class Commits:
         return self._environments[server.identity]
 
     def _measure(
-        self, job: Job, commit: str, laid: Overlay, folder: Path, server: Server, expected: Path | None
+        self,
+        job: Job,
+        commit: str,
+        laid: Overlay,
+        folder: Path,
+        server: Server,
+        *,
+        stops: tuple[Path | None, Path | None],
     ) -> RunResult:
+        """``stops``: the files ``expected`` and ``keep`` of the request."""
         if self._tree is None:
             self._tree = Tree(self.repository)
         checkout = self._tree.checkout(commit, laid)
@@ -175,7 +190,7 @@ class Commits:
             checkout,
             user_root=self.repository.root,
             first_root=self.places.first_root(job),
-            allowed=(str(folder), str(cache_folder())),
+            allowed=(str(folder), str(cache_folder()), *(str(file.parent) for file in stops if file is not None)),
         )
         plan_file = Path(self._scratch.name) / f"{folder.name}.plan"
         plan.save(plan_file)
@@ -187,7 +202,8 @@ class Commits:
             commit=f"{commit}+dirty" if laid.changes else commit,
             tree=None if laid.changes else self.repository.tree(commit),
             plan=str(plan_file),
-            expected=None if expected is None else str(expected),
+            expected=_text(stops[0]),
+            keep=_text(stops[1]),
         )
         # What many commits print would drown the report.
         with project_variables(self.config), Path(os.devnull).open("wb") as null:
@@ -275,6 +291,10 @@ def project_variables(config: Config) -> Iterator[None]:
                     else:
                         os.environ[name] = value
                 _saved.clear()
+
+
+def _text(file: Path | None) -> str | None:
+    return None if file is None else str(file)
 
 
 def _failed(error: UntestableError | UsageError) -> dict[str, Any]:

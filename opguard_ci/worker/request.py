@@ -20,7 +20,8 @@ class RunRequest:
     one. ``commit`` (``<sha>`` or ``<sha>+dirty``) and ``tree`` say what is run, for the manifest. ``plan``: a file with
     the import plan of the commit whose code must run (see ``worker.plan``). ``expected``: a file with another run's
     contract digests, a JSON object from step to digest; the run ends after the first step that differs from them.
-    ``check_finite``: name the contract values that are NaN or infinite in the manifest (``nonfinite``).
+    ``keep``: a file that names the events whose tensors to keep, and where (see ``capture.keep``); the run ends after
+    the last of them. ``check_finite``: name contract values that are NaN or infinite in the manifest (``nonfinite``).
     """
 
     target: str
@@ -39,6 +40,7 @@ class RunRequest:
     plan: str | None = None
     expected: str | None = None
     check_finite: bool = False
+    keep: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` turns back into an equal request."""

@@ -250,9 +250,8 @@ def test_zoomed_tensors() -> None:
     """How much differs, where the runs were repeated to find out."""
     tensor = {"name": "output 0", "dtype": "float32", "shape": [4, 32], "different": 41, "elements": 128}
     changed = divergence(tensors=[{**tensor, "max_ulp": 3, "max_abs": 2.4e-07}])
-    assert "output 0  float32[4,32]  41 of 128  3        2.4e-07\n" in text(
-        document("diverged", first_divergence=changed)
-    )
+    shown = text(document("diverged", first_divergence=changed))
+    assert "output 0  float32[4,32]  41 of 128  3                2.4e-07\n" in shown
 
 
 def test_long_lists_are_counted() -> None:
