@@ -23,7 +23,7 @@ def tensor_lines(tensors: Sequence[Tensor]) -> list[Line]:
     """The table of all tensors, then details."""
     if not tensors:
         return []
-    rows = [["", "", "different", "max ulp", "median", "max abs", "max rel"]]
+    rows = [["", "", "different", "max ulp", "median", "max abs"]]
     rows += [_row(tensor) for tensor in tensors[:MAX_ROWS]]
     if len(tensors) > MAX_ROWS:
         rows.append([f"… {len(tensors) - MAX_ROWS} more"])
@@ -45,7 +45,7 @@ def _row(tensor: Tensor) -> list[str]:
     if tensor.get("reference_shape") is not None or tensor.get("reference_dtype"):
         dtype = clean(tensor.get("reference_dtype") or tensor.get("dtype") or "")
         what = f"{dtype}{_shape(tensor.get('reference_shape', tensor.get('shape')))} -> {what}"
-    numbers = [_value(tensor.get(key)) for key in ("max_ulp", "median_ulp", "max_abs", "max_rel")]
+    numbers = [_value(tensor.get(key)) for key in ("max_ulp", "median_ulp", "max_abs")]
     return [_name(tensor), shorten(what, 40), different, *numbers]
 
 
@@ -53,14 +53,15 @@ def _where(tensor: Tensor) -> list[str]:
     region = tensor.get("region")
     if not isinstance(region, Mapping):
         return []
-    shape = tensor.get("shape") or []
+    shape = _list(tensor.get("shape"))
     axes = []
     for (low, high), size in zip(_pairs(region.get("box")), shape, strict=False):
         axes.append(":" if (low, high) == (0, size) else str(low) if high == low + 1 else f"{low}:{high}")
     if not axes:
         return []
     rows = f", in {_value(region.get('rows'))} of {_value(region.get('of_rows'))} rows" if len(axes) > 1 else ""
-    return [f"inside [{', '.join(axes)}]{rows}"]
+    relative = f"; relative difference up to {_value(tensor['max_rel'])}" if tensor.get("max_rel") is not None else ""
+    return [f"inside [{', '.join(axes)}]{rows}{relative}"]
 
 
 def _bits(tensor: Tensor) -> list[str]:
@@ -75,7 +76,7 @@ def _bits(tensor: Tensor) -> list[str]:
         words.append(
             f"{', '.join(f'{clean(name)} bits in {_value(number)}' for name, number in fields.items() if number)}"
         )
-    if _whole(single := flips.get("single_bit")):
+    if single := _whole(flips.get("single_bit")):
         words.append(f"{count(single, 'element')} by a single bit")
     odd = tensor.get("nonfinite")
     for name, pair in odd.items() if isinstance(odd, Mapping) else ():
@@ -86,7 +87,7 @@ def _bits(tensor: Tensor) -> list[str]:
 
 def _values(tensor: Tensor) -> list[list[str]]:
     rows = []
-    for item in (tensor.get("first") or [])[:MAX_FIRST]:
+    for item in _list(tensor.get("first"))[:MAX_FIRST]:
         if not isinstance(item, Mapping):
             continue
         bits = item.get("bits")
@@ -96,12 +97,14 @@ def _values(tensor: Tensor) -> list[list[str]]:
     return rows
 
 
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _pairs(box: object) -> list[tuple[int, int]]:
-    return (
-        [(pair[0], pair[1]) for pair in box if isinstance(pair, list) and len(pair) == 2]
-        if isinstance(box, list)
-        else []
-    )
+    return [
+        (pair[0], pair[1]) for pair in _list(box) if len(_list(pair)) == 2 and all(type(end) is int for end in pair)
+    ]
 
 
 def _name(tensor: Tensor) -> str:
@@ -122,4 +125,6 @@ def _value(value: object) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.3g}"
-    return f"{value:,}" if type(value) is int else shorten(clean(value), 24)
+    if type(value) is int:
+        return f"{value:,}" if abs(value) < 1_000_000 else f"{float(value):.3g}" if abs(value) < 1 << 64 else "many"
+    return shorten(clean(value), 8)

@@ -52,6 +52,10 @@ def test_a_change_is_found_against_a_commit(tmp_path: Path) -> None:
     assert document["verdict"] == "diverged"
     assert document["first_divergence"]["op"] == "aten.native_layer_norm.default"
     assert document["recipe"].startswith("recipe.py_train-")
+    tensor = document["first_divergence"]["tensors"][0]
+    assert (tensor["name"], tensor["shape"], tensor["elements"]) == ("output 0", [4, 8], 32)
+    assert tensor["different"] > 0
+    assert 0 < tensor["median_ulp"] <= tensor["max_ulp"]
     reference = document["reference"]
     assert (reference["kind"], reference["commit"], reference["cached"]) == ("commit", repo.first, False)
     assert document["candidate"]["commit"] == repo.git("rev-parse", "HEAD")
