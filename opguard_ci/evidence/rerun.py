@@ -21,8 +21,7 @@ def zoom_check(project: Project, job: Job, chosen: Reference, document: dict[str
     """Measure what differs, by runs of the reference's commit and of the working tree."""
     golden, path = chosen.golden, document["reference"]["trace"]
     commit = chosen.commit if golden is None else project.references.commit_of(golden)
-    if commit is None:
-        document["notes"].append("Not zoomed: the golden's commit is gone.")
+    if commit is None:  # which is said already
         return
     is_golden = golden is not None and path == str(golden.path)
     trace = golden.trace if golden is not None and is_golden else read_trace(path)
@@ -35,6 +34,10 @@ def zoom_check(project: Project, job: Job, chosen: Reference, document: dict[str
         Side("reference", trace, again_at(project.commits, job, commit), recorded_here=not is_golden),
         Side("candidate", read_trace(document["candidate"]["trace"]), here),
     )
+    first, code = document["first_divergence"], document.get("attribution", {}).get("code") or {}
+    alone = code.get("first_divergence")
+    if alone is not None and alone["events"] == first["events"] and not is_golden:  # of the same two runs
+        alone["tensors"] = first["tensors"]
 
 
 def again_at(commits: Commits, job: Job, commit: str) -> Callable[[Path | None], Run]:
