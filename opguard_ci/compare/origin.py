@@ -113,8 +113,7 @@ class Origins:
     def _weak(self, view: StepView, event: Event, read: Read) -> bool:
         if is_weak_spec(read.spec) or read.value in view.weak or read.value in self.mine.view(event.step).weak:
             return True
-        writes = (write for writer in self.mine.writers(read) for write in writer.writes)
-        return any(write.value == read.value and write.flags & WEAK for write in writes)
+        return any(self.mine.wrote_weakly(index, read.value) for index in read.writers)
 
     def producers(self, read: Read) -> list[Event]:
         """The operators behind a read, seen through copies."""

@@ -169,8 +169,10 @@ class StepView:
     def calls(self, call: np.uint64) -> list[Event]:
         """The operators whose calls have a hash, in order."""
         hashes, rows = self._calls
-        low, high = (int(np.searchsorted(hashes, call, side)) for side in ("left", "right"))
-        return [self.event(row) for row in rows[low:high].tolist()]
+        low = int(hashes.searchsorted(call))
+        if low == len(hashes) or hashes[low] != call:
+            return []
+        return [self.event(row) for row in rows[low : hashes.searchsorted(call, "right")].tolist()]
 
     @cached_property
     def read_rows(self) -> npt.NDArray[np.int64]:
@@ -236,16 +238,16 @@ class Side:
         return (self.view(step) for step in self.steps if step <= last)
 
     @cached_property
-    def _infos(self) -> list[StepInfo]:
-        return self._index()
+    def _places(self) -> tuple[list[int], list[int]]:
+        """Of the steps that can be read: their numbers, and the first event behind each."""
+        infos = self._index()
+        return [info.step for info in infos], [info.first + info.events for info in infos]
 
     def step_of(self, index: int) -> int | None:
         """The step of the event with a number; None if the run has none."""
-        place = bisect_right(self._infos, index, key=lambda info: info.first + info.events)
-        if index < 0 or place == len(self._infos):
-            return None
-        step = self._infos[place].step
-        return step if step in self._known else None
+        steps, ends = self._places
+        place = bisect_right(ends, index)
+        return steps[place] if index >= 0 and place < len(steps) and steps[place] in self._known else None
 
     def event(self, index: int) -> Event | None:
         """The event with a number, reading its step as needed; None if the run has none."""
@@ -254,6 +256,14 @@ class Side:
             return None
         view = self.view(step)
         return view.event(index - view.arrays.first)
+
+    def wrote_weakly(self, index: int, value: int) -> bool:
+        """Whether the event with a number wrote a value as a weak one."""
+        step = self.step_of(index)
+        if step is None or value not in self.view(step).weak:
+            return False
+        event = self.event(index)
+        return event is not None and any(w.value == value and w.flags & WEAK for w in event.writes)
 
     def writers(self, read: Read) -> Iterator[Event]:
         """The last writers of what was read."""

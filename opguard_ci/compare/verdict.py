@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,7 +76,20 @@ def compare_traces(reference: TraceLike, candidate: TraceLike, *, across_environ
         IncomparableError: schema, fingerprint scheme, ranks or level differ, so that values cannot be compared.
 
     """
-    return _Comparison(reference, candidate, across_environments).verdict()
+    with _no_collections():
+        return _Comparison(reference, candidate, across_environments).verdict()
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep Python from looking for cycles: a comparison makes many objects, and none."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
 
 
 class _Comparison:

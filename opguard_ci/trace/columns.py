@@ -174,7 +174,7 @@ class Decoder:
 
     def _ids(self, name: str, column: pa.DictionaryArray) -> Numbers:
         numbers = self._numbers(name, column.dictionary)
-        indices = _numpy(column.indices.fill_null(NULL))
+        indices = _numpy(column.indices.fill_null(NULL) if column.null_count else column.indices)
         # The extra last entry answers for index -1.
         return indices if numbers is None else np.append(numbers, NULL)[indices]
 

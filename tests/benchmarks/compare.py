@@ -5,8 +5,8 @@
 A seeded synthetic step of 2,000 operators is repeated until a trace has so many of them, and written with the project's
 own writer. ``identical`` compares the trace with a copy of it; ``diverged`` with a run in which 2 % of the operators
 of every step are moved, renamed or inserted, and in whose last step one operator has another argument. Every
-comparison is a process of its own on one core; seconds are those of the whole process, the median of the rounds, and
-``start`` is what importing takes of them. The comparison must name the changed operator.
+comparison is a process of its own on one core, with the package compiled; seconds are those of the whole process, the
+median of the rounds, and ``start_s`` is what importing takes of them. The comparison must name the changed operator.
 """
 
 from __future__ import annotations
@@ -85,19 +85,22 @@ def _compared(reference: Path, candidate: Path) -> tuple[float, dict[str, Any], 
 
 
 def _start(rounds: int) -> float:
-    """Seconds that a process takes to import what a comparison needs."""
-    imports = "import opguard_ci.cli, opguard_ci.compare.verdict, opguard_ci.trace.reader"
+    """Seconds that a process takes to import what a comparison needs; the first time compiles it."""
+    imports = "import opguard_ci.cli, opguard_ci.commands.compare, opguard_ci.compare.verdict, opguard_ci.trace.reader"
     taken = []
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         begun = time.perf_counter()
         _on_one_core([sys.executable, "-c", imports])
         taken.append(time.perf_counter() - begun)
-    return round(statistics.median(taken), 2)
+    return round(statistics.median(taken[1:]), 2)
 
 
 def _on_one_core(command: list[str]) -> subprocess.CompletedProcess[str]:
     core = min(os.sched_getaffinity(0))
-    return subprocess.run(["taskset", "--cpu-list", str(core), *command], capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.run(
+        ["taskset", "--cpu-list", str(core), *command], capture_output=True, text=True, check=False, env=environment
+    )
 
 
 if __name__ == "__main__":
