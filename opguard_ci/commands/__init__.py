@@ -17,6 +17,7 @@ VERBS: Final = (
     "run",
     "replay",
     "compare",
+    "investigate",
     "check",
     "bless",
     "log",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opguard_ci.commands.checkout import find_checkout
 from opguard_ci.recipe import LEVELS, PROFILES, parse_target, peek
+from opguard_ci.worker.checkout import find_checkout
 
 if TYPE_CHECKING:
     from opguard_ci.worker.request import RunRequest

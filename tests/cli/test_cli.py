@@ -25,7 +25,7 @@ def test_help_names_every_verb(tmp_path: Path) -> None:
     """``opguard --help`` lists the verbs and the exit codes."""
     done = opguard("--help", cwd=tmp_path)
     assert done.returncode == 0
-    assert all(f"\n    {verb} " in done.stdout for verb in VERBS)
+    assert all(f"\n    {verb}" in done.stdout for verb in VERBS)
     assert "exit codes:" in done.stdout
 
 
