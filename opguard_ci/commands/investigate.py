@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> Result:
         for name in ("a", "b")
     )
     request = RunRequest(
-        target="", cwd=str(Path.cwd()), output="", level=args.level or "full", profile=args.profile, steps=args.steps,
+        target="", cwd=str(Path.cwd()), output="", level=args.level or "auto", profile=args.profile, steps=args.steps,
         allow_unseen=args.allow_unseen, timeout=args.timeout or 600.0,
     )  # fmt: skip
     with ExitStack() as stack:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from opguard_ci.compare import compare_traces
 from opguard_ci.errors import IncomparableError, UsageError
 from opguard_ci.evidence.attribution import attribute
+from opguard_ci.evidence.rerun import zoom_sides
+from opguard_ci.evidence.zoom import Side
 from opguard_ci.recipe import parse_target
 from opguard_ci.trace.reader import Trace, read_trace
 from opguard_ci.worker import client
 from opguard_ci.worker.checkout import find_checkout
+from opguard_ci.worker.commits import Run
 from opguard_ci.worker.interpreter import Interpreter, find_python, variables_set
 from opguard_ci.worker.request import RunRequest, RunResult
 from opguard_ci.worker.servers import Server
@@ -114,6 +119,7 @@ class Investigation:
             )
         elif document["verdict"] == "diverged":
             self._tell_apart(a, b, traces, document)
+            self._zoom(a, b, traces, document)
         for name, side in (("a", "reference"), ("b", "candidate")):
             document[side]["trace"] = str(self._folder / f"{name}-1")
             described[name]["environment"] = traces[name].manifest["environment"]
@@ -138,7 +144,24 @@ class Investigation:
         except IncomparableError as error:
             document["notes"].append(f"Environment and code are not told apart: {error.message}")
 
-    def _measure(self, command: Command, name: str, number: int) -> RunResult:
+    def _zoom(self, a: Command, b: Command, traces: Mapping[str, Trace], document: dict[str, Any]) -> None:
+        """Measure how much differs, by further runs of both."""
+        with tempfile.TemporaryDirectory(prefix="opguard-zoom-") as scratch:
+
+            def again(name: str, command: Command, plan: Path | None) -> Run:
+                folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))
+                result = self._measure(
+                    command, str(folder), 1 + (plan is None), keep=None if plan is None else str(plan)
+                )
+                return Run(folder, result, None)
+
+            sides = (
+                Side(side, traces[name], partial(again, name, command))
+                for side, name, command in (("reference", "a", a), ("candidate", "b", b))
+            )
+            zoom_sides(document, *sides)
+
+    def _measure(self, command: Command, name: str, number: int, keep: str | None = None) -> RunResult:
         self._progress(f"running {command.text} ({name})")
         file = parse_target(command.target, self._request.cwd).file
         checkout = find_checkout(file.parent if file is not None else Path(self._request.cwd))
@@ -151,6 +174,7 @@ class Investigation:
                 root=checkout.root,
                 commit=checkout.commit,
                 tree=checkout.tree,
+                keep=keep,
             )
         )
         assert request.profile is not None

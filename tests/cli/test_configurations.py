@@ -33,9 +33,11 @@ def test_a_setting_is_found_at_its_operator(project: Path) -> None:
     assert (code, document["verdict"]) == (1, "diverged")
     first = document["first_divergence"]
     assert (first["op"], first["cause"]) == ("aten.native_layer_norm.default", "arguments")
+    assert any(tensor["different"] for tensor in first["tensors"])
     assert [document[side]["argv"] for side in ("reference", "candidate")] == [["1e-5"], ["1e-3"]]
     assert document["candidate"]["trace"] == "kept/candidate"
     assert (project / "kept" / "candidate" / "manifest.json").exists()
+    assert sorted(entry.name for entry in (project / "kept").iterdir()) == ["candidate", "reference"]
     assert document["target"] == "training.py"
 
 

@@ -56,7 +56,9 @@ def test_code_and_environment_are_told_apart(folder: Path) -> None:
     assert parts["code"]["first_divergence"]["op"] == "aten.native_layer_norm.default"
     assert parts["environment"]["first_divergence"]["cause"] == "kernel"
     assert [document[name]["replay"]["verdict"] for name in ("a", "b")] == ["identical", "identical"]
+    assert any(tensor["different"] for tensor in document["first_divergence"]["tensors"])
     report = (folder / "report.md").read_text()
+    assert "max ulp" in report
     assert "intra-op threads: 1 -> 2" in report
     assert "opguard investigate --a" in report
     assert Path(document["candidate"]["trace"], "manifest.json").exists()
