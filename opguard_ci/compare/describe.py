@@ -168,7 +168,7 @@ def _detail(cause: Cause, judge: Judge) -> str:
         return _code_detail(cause)
     if cause.operand is None:
         return ""
-    name = argument_name(event.args, cause.operand)
+    name = event.args if event.kind == "contract" else argument_name(event.args, cause.operand)
     spec = event.reads[cause.operand].spec
     if cause.cause == "overwritten":
         return f"{name} {spec} changed since it was last written, by no recorded operator"

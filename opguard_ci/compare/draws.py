@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Final
 
@@ -28,6 +28,8 @@ class DrawChange:
     side: str
     other: Event | None
     position: int
+    why: str = ""
+    """For ``state``: which run set its generator back where the other did not."""
 
 
 def draws(views: Iterable[StepView]) -> list[Event]:
@@ -51,22 +53,57 @@ def _place(event: Event) -> Key:
 
 def draw_change(reference: Side, candidate: Side, step: int) -> DrawChange | None:
     """The first difference between the draws that two runs made up to a step; None if there is none."""
+    theirs, mine = _Draws(reference, step), _Draws(candidate, step)
+    live = theirs.live, mine.live
+    theirs.list, mine.list = _not_undone(*live, mine.made), _not_undone(*live[::-1], theirs.made)
+    change = first_change(theirs, mine)
+    if change is not None:
+        return replace(change, why=_set_back(theirs, mine)) if change.what == "state" else change
+    theirs.list, mine.list = theirs.made, mine.made
+    return first_change(theirs, mine)
 
-    def change(*, live: bool) -> DrawChange | None:
-        return first_change(_Draws(reference, step, live=live), _Draws(candidate, step, live=live))
 
-    return change(live=True) or change(live=False)
+def _not_undone(live: list[Event], others: list[Event], made: list[Event]) -> list[Event]:
+    """The live draws of one run without those that the other made too but undid: these were neither left out nor
+    inserted, only one of the runs set its generator back.
+    """
+    surplus = Counter(map(_key, live)) - Counter(map(_key, others))
+    undone = Counter(map(_key, made)) - Counter(map(_key, others))
+    left = []
+    for event in live:
+        key = _key(event)
+        if surplus[key] > 0 and undone[key] > 0:
+            surplus[key] -= 1
+            undone[key] -= 1
+        else:
+            left.append(event)
+    return left
+
+
+def _key(event: Event) -> Key:
+    return (event.step, _state(event), *_place(event))
+
+
+def _set_back(theirs: _Draws, mine: _Draws) -> str:
+    for run, side, other in ((mine, "reference", "candidate"), (theirs, "candidate", "reference")):
+        kept = {event.index for event in run.list}
+        event = next((event for event in run.live if event.index not in kept), None)
+        if event is not None:
+            return f": the {side} went back to before {event.op} of step {event.step}, the {other} did not"
+    return ""
 
 
 class _Draws:
-    """The draws of one run up to some step. ``live``: without those that were undone, as inside ``fork_rng``."""
+    """The draws of one run up to some step: all that were ``made``, those that were not undone as inside ``fork_rng``
+    (``live``), and those that are compared (``list``).
+    """
 
-    def __init__(self, side: Side, step: int, *, live: bool) -> None:
+    def __init__(self, side: Side, step: int) -> None:
         self._side, self._last = side, step
-        self.list = draws(side.views(step))
-        if live:
-            values = (e for view in side.views(step) for e in view.where(view.is_contract) if e.op == "rng")
-            self.list = live_draws(self.list, {e.reads[0].value for e in values})
+        self.made = draws(side.views(step))
+        values = (e for view in side.views(step) for e in view.where(view.is_contract) if e.op == "rng")
+        self.live = live_draws(self.made, {e.reads[0].value for e in values})
+        self.list = self.live
 
     def context(self, event: Event) -> tuple[object, ...]:
         """What surrounds a draw: its module, the operators before and after it, and the first one that reads it."""

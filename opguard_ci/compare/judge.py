@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..trace.model import PHASES, STATE, Event
+from ..trace.model import PHASES, Event
 from .absent import begins_earlier, joined, skipped_copy
 from .calls import arguments, of_arguments, of_kernel
-from .cause import Cause, hidden_argument, hidden_write
+from .cause import Cause, hidden_write
 from .contract import Difference
 from .draws import DrawChange, draw_change
+from .foreign import behind_departure, in_reference, is_old, of_hidden_write, of_leaf
 from .host import through_host
 from .operands import missing, missing_before, of_contract, of_operand
-from .origin import Leaf, Origin
+from .origin import Origin
 from .pairs import Pairs
 from .side import Side
 from .values import base_name
@@ -32,11 +33,14 @@ class Judge:
         sinks_candidate = [d.candidate for d in found if d.candidate is not None]
         theirs = self.backward.behind(sinks_reference)
         ours = joined(self.pairs, self.forward.behind(sinks_candidate), theirs)
-        if rng is not None and (not ours or rng.position <= ours[0].index):
+        if rng is not None and not _is_part_of(rng, ours, theirs) and (not ours or rng.position <= ours[0].index):
             return self._of_draw(rng)
         earlier = begins_earlier(ours, theirs)
         skipped = skipped_copy(self.pairs, sinks_reference) if earlier or not ours else None
         if theirs and not ours:
+            foreign = in_reference(self.pairs, theirs)
+            if foreign is not None:
+                return foreign
             mine = self.pairs.like_of_reference(theirs[0].event)
             origin = self.forward.origin(mine) if mine is not None else None
             if origin is not None:  # done, but on something else, so that nothing here came of it
@@ -73,13 +77,13 @@ class Judge:
         """The cause of one departure of the candidate. ``theirs``: the reference's departures, for its side of it."""
         event, leaf = origin.event, origin.leaf
         like = self.pairs.like(event)
-        foreign = self._on_reference_side(like, theirs)
-        if foreign is not None:
+        foreign = in_reference(self.pairs, theirs)
+        if foreign is not None and behind_departure(self.pairs, event, theirs):
             return foreign
         if hidden_write(event) and base_name(event.op) not in self.reference.view(event.step).hidden:
-            return _hidden(event, like, "candidate")
+            return of_hidden_write(event, like)
         if leaf is not None and leaf.kind == "overwritten":
-            return _of_leaf(event, leaf, like)
+            return of_leaf(self.pairs, event, leaf)
         if origin.contra:
             return of_kernel(self.pairs, event)
         if event.draw is not None and event.draw.before != event.draw.after:
@@ -87,47 +91,13 @@ class Judge:
             if random is not None:
                 return random
         if leaf is not None and leaf.kind == "uninitialised":
-            return _of_leaf(event, leaf, like)
+            return of_leaf(self.pairs, event, leaf)
         found = of_arguments(self.pairs, event) or of_operand(self.pairs, event, theirs)
         if found is not None:
             return found
-        return _of_leaf(event, leaf, like) if leaf is not None else self._of_code(event, like)
-
-    def _on_reference_side(self, like: Event | None, theirs: list[Origin]) -> Cause | None:
-        """Rule 11: foreign, hidden and unwritten memory may lie in the reference."""
-        if like is None or not theirs:
-            return None
-        event, leaf = theirs[0].event, theirs[0].leaf
-        hidden = hidden_write(event) and base_name(event.op) not in self.candidate.view(event.step).hidden
-        if not hidden and (leaf is None or leaf.kind not in ("overwritten", "uninitialised")):
-            return None
-        if event.index != like.index and not self._feeds(event, like) and not self._reads(like, leaf):
-            return None
-        mine = self.pairs.like_of_reference(event)
-        if hidden:
-            return _hidden(event, mine, "reference")
-        assert leaf is not None
-        return _of_leaf(event, leaf, mine, "reference")
-
-    def _reads(self, like: Event, leaf: Leaf | None) -> bool:
-        """Whether the reference's event reads a leaf too, of which another is the first reader."""
-        found = (self.backward.status(like, read)[2] for read in like.reads)
-        return leaf is not None and any(f and (f.kind, f.read.value) == (leaf.kind, leaf.read.value) for f in found)
-
-    def _feeds(self, source: Event, sink: Event) -> bool:
-        """Whether the reference's ``sink`` was made from what ``source`` wrote."""
-        queue, visited = [sink], {sink.index}
-        while queue:
-            event = queue.pop()
-            for read in event.reads:
-                producers = self.backward.producers(read)
-                for producer in producers:
-                    if producer.index == source.index:
-                        return True
-                    if producer.index not in visited and producer.index > source.index:
-                        visited.add(producer.index)
-                        queue.append(producer)
-        return False
+        if leaf is not None and (like is not None or not is_old(self.pairs, event, leaf)):
+            return of_leaf(self.pairs, event, leaf)
+        return self._of_code(event, like)
 
     # Draws
 
@@ -141,6 +111,8 @@ class Judge:
         if any(e.draw is not None and e.draw.before == event.draw.before for e in likes):
             return of_arguments(self.pairs, event)
         change = self.draw_change(event.step)
+        if change is not None and change.what == "inserted" and change.event.index == event.index:
+            return None  # not only later draws see another state: what it drew is made use of
         if change is not None and change.position <= event.index:
             return self._of_draw(change)
         return Cause("random", event, like=self.pairs.like(event), detail="drew from another generator state")
@@ -158,7 +130,7 @@ class Judge:
             "missing": "this draw is made by the reference only; later draws see another generator state",
             "state": "drew from another generator state",
         }
-        return Cause("random", event, change.side, other, words[change.what])
+        return Cause("random", event, change.side, other, words[change.what] + change.why)
 
     # Code
 
@@ -188,6 +160,11 @@ class Judge:
         return cause
 
 
+def _is_part_of(change: DrawChange, ours: list[Origin], theirs: list[Origin]) -> bool:
+    """Whether what a draw gave went into values that differ; else it matters by the state it left behind."""
+    return any(origin.index == change.event.index for origin in (ours if change.side == "candidate" else theirs))
+
+
 def _feeding(event: Event, block: list[Event]) -> list[Event]:
     """What of a block an event was made from, with the event itself."""
     inside = {e.index: e for e in block if e.index <= event.index}
@@ -198,15 +175,3 @@ def _feeding(event: Event, block: list[Event]) -> list[Event]:
             found.add(index)
             queue += [writer for read in inside[index].reads for writer in read.writers]
     return [inside[index] for index in sorted(found)]
-
-
-def _hidden(event: Event, like: Event | None, side: str) -> Cause:
-    detail = f"{hidden_argument(event)} is read-only by its schema but was changed"
-    return Cause("hidden-mutation", event, side, like, detail)
-
-
-def _of_leaf(event: Event, leaf: Leaf, like: Event | None, side: str = "candidate") -> Cause:
-    """A value that comes from no operator; memory from outside is the state's or data."""
-    kind = leaf.kind if leaf.kind != "outside" else "state" if leaf.read.flags & STATE else "data"
-    operand = next((n for n, read in enumerate(event.reads) if read == leaf.read), None)
-    return Cause(kind, event, side, like, leaf=leaf, operand=operand)

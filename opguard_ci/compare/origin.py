@@ -43,7 +43,7 @@ class Origins:
     def __init__(self, mine: Side, other: Side) -> None:
         self.mine, self.other = mine, other
         self._new: dict[int, bool] = {}
-        self._readers: dict[int, dict[tuple[str, int], Event]] = {}
+        self._readers: dict[int, dict[tuple[str, int], tuple[Leaf, Event]]] = {}
         self._unlike: dict[int, Mask] = {}
         self._tainted: dict[int, Mask] = {}
 
@@ -158,9 +158,13 @@ class Origins:
 
     def first_reader(self, step: int, leaf: Leaf) -> Event:
         """The earliest operator of a step that read a leaf's value, copies and views aside."""
-        return self._leaf_readers(step)[(leaf.kind, leaf.read.value)]
+        return self._leaf_readers(step)[(leaf.kind, leaf.read.value)][1]
 
-    def _leaf_readers(self, step: int) -> dict[tuple[str, int], Event]:
+    def leaf_readers(self, step: int) -> Iterable[tuple[Leaf, Event]]:
+        """The leaves that operators of a step read, in order, each with its earliest reader."""
+        return self._leaf_readers(step).values()
+
+    def _leaf_readers(self, step: int) -> dict[tuple[str, int], tuple[Leaf, Event]]:
         readers = self._readers.get(step)
         if readers is None:
             readers = self._readers[step] = {}
@@ -168,7 +172,7 @@ class Origins:
                 for read in event.reads:
                     _, _, found = self.status(event, read)
                     if found is not None:
-                        readers.setdefault((found.kind, found.read.value), event)
+                        readers.setdefault((found.kind, found.read.value), (found, event))
         return readers
 
     def all_in(self, step: int) -> Iterator[Origin]:
@@ -260,5 +264,5 @@ class Origins:
         return [found[index] for index in sorted(found)]
 
     def _add_leaf(self, found: dict[int, Origin], event: Event, leaf: Leaf) -> None:
-        reader = self._leaf_readers(event.step).get((leaf.kind, leaf.read.value), event)
+        _, reader = self._leaf_readers(event.step).get((leaf.kind, leaf.read.value), (leaf, event))
         found.setdefault(reader.index, Origin(reader, leaf, False))

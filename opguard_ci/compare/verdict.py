@@ -165,12 +165,22 @@ class _Comparison:
     # The contract
 
     def _first_difference(self) -> tuple[int | None, list[Difference]]:
-        for step in self.differing:
-            hard = [d for d in self._differences(step) if d.hard]
+        """The first step in which values differ that fail the comparison, and these. A generator that is in another
+        state for some steps, as when draws are made ahead, is none if no other value differs before it is back.
+        """
+        astray: tuple[int | None, list[Difference]] = (None, [])
+        for step in self.steps:
+            hard = [d for d in self._differences(step) if d.hard] if step in self.differing else []
             hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
-            if hard:
-                return step, hard
-        return None, []
+            if any(d.section != "rng" for d in hard):
+                return astray if astray[1] else (step, hard)
+            if astray[1] and not hard:
+                names = ", ".join(d.name for d in astray[1])
+                self.notes.append(f"Generator {names} is in another state in step {astray[0]}, but not in step {step}.")
+                astray = (None, [])
+            elif not astray[1]:
+                astray = (step, hard)
+        return astray if astray[1] else (None, [])
 
     def _differences(self, step: int) -> list[Difference]:
         left, right = self.judge.reference.view(step), self.judge.candidate.view(step)
@@ -212,6 +222,8 @@ class _Comparison:
         rng: DrawChange | None = None
         if len(plain) < len(found):
             rng = judge.draw_change(step)
+            if rng is None and not plain:  # set to another state by no draw: the first draw from there
+                rng = judge.draw_change(self.steps[-1])
         cause = judge.explain(plain, rng)
         if cause is None:
             return _only_contract(step, found, judge)

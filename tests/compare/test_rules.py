@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opguard_ci.compare import absent, compare_traces, contract, draws, judge, operands, verdict
+from opguard_ci.compare import absent, compare_traces, contract, draws, foreign, judge, operands, verdict
 from opguard_ci.compare.judge import Judge
 from opguard_ci.compare.origin import Leaf, Origin, Origins
 from opguard_ci.compare.pairs import Pairs
@@ -121,6 +121,12 @@ def _origin_despite_dirty_reads(self: Origins, event: Event) -> Origin | None:
 
 def _all_departures(self: Origins, sinks: Iterable[Event]) -> list[Origin]:
     return [origin for step in self.mine.steps for origin in self.all_in(step)]
+
+
+def _at_once(self: Any) -> Any:
+    return next(
+        ((s, hard) for s in self.differing if (hard := [d for d in self._differences(s) if d.hard])), (None, [])
+    )
 
 
 GOOD = [op("f", [10], [20]), op("g", [20], [30]), loss(30)]
@@ -289,6 +295,20 @@ RULES: dict[str, Rule] = {
         passed(notes=1),
         _set(verdict, "same_draws", lambda *args: False),
     ),
+    "6: a generator may be ahead for a while if no other value differs before it is back": Rule(
+        _pair(
+            [
+                [op("f", [10], [20]), loss(20), build.contract("rng", "cpu", 1)],
+                [op("rand", [], [21], draw=(1, 2)), loss(21), build.contract("rng", "cpu", 2)],
+            ],
+            [
+                [op("f", [10], [20]), op("rand", [], [21], draw=(1, 2)), loss(20), build.contract("rng", "cpu", 2)],
+                [loss(21), build.contract("rng", "cpu", 2)],
+            ],
+        ),
+        passed(passing=[1], notes=1),
+        _set(verdict._Comparison, "_first_difference", _at_once),
+    ),
     "7: departures that do not reach the contract are listed, a kernel's with a warning": Rule(
         _pair(
             [op("f", [10], [20]), op("k", [10], [40]), loss(40)], [op("f", [10], [21]), op("k", [10], [40]), loss(40)]
@@ -355,7 +375,7 @@ RULES: dict[str, Rule] = {
     "11: foreign writes may lie in the reference": Rule(
         _pair([op("f", [10], [20]), op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)], GOOD),
         diverged("overwritten", 1, "reference"),
-        _set(Judge, "_on_reference_side", lambda self, like, theirs: None),
+        _set(judge, "in_reference", lambda pairs, theirs: None),
     ),
     "11: a foreign write in the reference need not have made what its first reader made otherwise": Rule(
         _pair(
@@ -368,7 +388,7 @@ RULES: dict[str, Rule] = {
             [op("f", [10], [20]), op("k", [20], [40]), op("g", [20], [30]), loss(30)],
         ),
         diverged("overwritten", 1, "reference"),
-        _set(Judge, "_reads", lambda self, like, leaf: False),
+        _set(foreign, "_reads", lambda origins, event, leaf: False),
     ),
     "11: a draw from another state leads to the draw that was inserted": Rule(
         _pair(
@@ -390,12 +410,98 @@ RULES: dict[str, Rule] = {
                 op("randn", [], [25], draw=(1, 9)),
                 op("rand", [], [20], draw=(1, 2)),
                 op("bernoulli", [], [26], draw=(2, 3)),
-                loss(26),
+                loss(20),
                 build.contract("rng", "cpu", 3),
             ],
         ),
         diverged("random", 2),
         _set(draws, "live_draws", lambda made, states: list(made)),
+    ),
+    "11: a draw that only one run undid is neither inserted nor left out": Rule(
+        _pair(
+            [
+                op("rand", [], [20], draw=(1, 2)),
+                op("randn", [], [21], draw=(1, 3), spec="float32[9]"),
+                loss(21),
+                build.contract("rng", "cpu", 3),
+            ],
+            [
+                op("rand", [], [20], draw=(1, 2)),
+                op("randn", [], [22], draw=(2, 4), spec="float32[9]"),
+                loss(22),
+                build.contract("rng", "cpu", 4),
+            ],
+        ),
+        diverged("random", 1),
+        _set(draws, "_not_undone", lambda live, others, made: live),
+    ),
+    "11: a draw that was inserted and made use of is other code": Rule(
+        _pair(
+            [op("f", [10], [20]), op("g", [20], [30]), loss(30), build.contract("rng", "cpu", 1)],
+            [
+                op("f", [10], [20]),
+                op("bernoulli", [], [25], draw=(1, 2)),
+                op("mul", [20, 25], [26]),
+                op("g", [26], [31]),
+                loss(31),
+                build.contract("rng", "cpu", 2),
+            ],
+        ),
+        diverged("code", 1),
+        _set(judge, "_is_part_of", lambda change, ours, theirs: False),
+    ),
+    "11: a draw that was left out with what used it is missing": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("bernoulli", [], [25], draw=(1, 2)),
+                op("mul", [20, 25], [26]),
+                op("g", [26], [31]),
+                loss(31),
+                build.contract("rng", "cpu", 2),
+            ],
+            [op("f", [10], [20]), op("g", [20], [30]), loss(30), build.contract("rng", "cpu", 1)],
+        ),
+        diverged("missing", 1, "reference"),
+        _set(judge, "_is_part_of", lambda change, ours, theirs: False),
+    ),
+    "11: memory that only the contract shows to be overwritten is told by who reads it next": Rule(
+        _pair(
+            [
+                [op("f", [10], [20]), build.contract("parameter", "w", 20)],
+                [op("g", [read(20, writers=(0,))], [30]), loss(30)],
+            ],
+            [
+                [op("f", [10], [20]), build.contract("parameter", "w", 21, writers=(0,), flags=OVER)],
+                [op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)],
+            ],
+        ),
+        diverged("overwritten", 2),
+        _set(foreign, "_next_reader", lambda origins, value, leaf: None),
+    ),
+    "11: a foreign write that only the reference's contract shows": Rule(
+        _pair(
+            [op("f", [10], [20]), build.contract("buffer", "b", 21, writers=(0,), flags=OVER)],
+            [op("f", [10], [20]), build.contract("buffer", "b", 20)],
+        ),
+        diverged("overwritten", 1, "reference"),
+        _set(judge, "in_reference", lambda pairs, theirs: None),
+    ),
+    "11: memory that nobody wrote in the reference and the candidate fills": Rule(
+        _pair(
+            [op("empty", [], [NO_VALUE], kind="alloc"), op("g", [read(21, writers=(0,))], [31]), loss(31)],
+            [op("zeros", [], [20]), op("g", [20], [30]), loss(30)],
+        ),
+        diverged("uninitialised", 1, "reference"),
+        _set(judge, "behind_departure", lambda pairs, event, theirs: False),
+    ),
+    "11: an operator that only the candidate has on a value that was there before is other code": Rule(
+        _pair(
+            [[op("f", [10], [20]), loss(20)], [op("f", [11], [21]), loss(21)]],
+            [[op("f", [10], [20]), loss(20)], [op("f", [11], [21]), op("h", [21, 10], [31]), loss(31)]],
+        ),
+        diverged("code", 3),
+        _set(judge, "is_old", lambda pairs, event, leaf: False),
     ),
     "11: the same call on the same inputs with other arguments": Rule(
         _pair(
