@@ -7,11 +7,12 @@ so that ``opguard_ci.capture("trace")`` works without importing torch before it 
 from typing import TYPE_CHECKING
 
 from .recipe import mark_step, recipe
+from .tolerance import atol, rtol, ulp
 
 if TYPE_CHECKING:
     from .api import capture, compare
 else:
     from . import capture, compare
 
-__all__ = ["capture", "compare", "mark_step", "recipe"]
+__all__ = ["atol", "capture", "compare", "mark_step", "recipe", "rtol", "ulp"]
 __version__ = "0.1.0"

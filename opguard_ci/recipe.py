@@ -12,12 +12,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from .errors import UntestableError, UsageError
+from .tolerance import Tolerance
 
 PROFILES: Final = ("strict", "portable", "observe")
 LEVELS: Final = ("auto", "contract", "op", "full")
@@ -35,6 +36,11 @@ class RecipeOptions:
     profile: str = "strict"
     level: str = "auto"
     timeout: float = 600.0
+    tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
+
+    def as_arguments(self) -> dict[str, Any]:
+        """What ``@recipe`` takes to give the same options."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
 def recipe(
@@ -45,6 +51,7 @@ def recipe(
     profile: str = "strict",
     level: str = "auto",
     timeout: float = 600.0,
+    tolerance: Mapping[str, Tolerance] | None = None,
 ) -> Callable[[_F], _F]:
     """Declare a generator function as a recipe: a short pinned training run in which one yield is one step.
 
@@ -56,6 +63,8 @@ def recipe(
         level: ``full`` (every operator and what it read), ``op`` (what it read is taken from what was written),
             ``contract`` (step boundaries only) or ``auto`` (``full`` or ``op``, by how much a step reads).
         timeout: Seconds after which a run is ended.
+        tolerance: By pattern of contract names (``*`` stands for anything): how far their values may be from the
+            reference's, as ``{"loss": ulp(2), "model.*": rtol(1e-6)}``. The first pattern that fits a name counts.
 
     Raises:
         UsageError: An argument is out of range, or the decorator was used without arguments.
@@ -74,7 +83,11 @@ def recipe(
         isinstance(timeout, (int, float)) and timeout > 0,
         f"timeout must be a number of seconds above 0, not {timeout!r}",
     )
-    options = RecipeOptions(steps, seed, profile, level, float(timeout))
+    _require(
+        all(isinstance(p, str) and isinstance(limit, Tolerance) for p, limit in (tolerance or {}).items()),
+        f"tolerance must map patterns of contract names to ulp(…), rtol(…) or atol(…), not {tolerance!r}",
+    )
+    options = RecipeOptions(steps, seed, profile, level, float(timeout), dict(tolerance or {}))
 
     def decorate(decorated: _F) -> _F:
         setattr(decorated, _ATTRIBUTE, options)

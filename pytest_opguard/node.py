@@ -15,7 +15,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,7 +142,7 @@ def bound(item: Any) -> Callable[..., Any]:
     callspec = getattr(item, "callspec", None)
     if callspec is None:
         return item.obj  # type: ignore[no-any-return]
-    return recipe(**asdict(options))(functools.partial(item.obj, **callspec.params))
+    return recipe(**options.as_arguments())(functools.partial(item.obj, **callspec.params))
 
 
 @contextlib.contextmanager
@@ -153,7 +152,7 @@ def holding(node: str, item: Any, errors: list[BaseException]) -> Iterator[None]
     options = options_of(function)
     assert options is not None
 
-    @recipe(**asdict(options))
+    @recipe(**options.as_arguments())
     def watched() -> Iterator[Any]:
         try:
             yield from function()

@@ -12,12 +12,15 @@ from typing import Any, Final
 
 from ..determinism import environment
 from ..errors import OpguardError
+from ..recipe import RecipeOptions
+from ..tolerance import shown
 from ..trace.digest import step_digests
 from ..trace.flagged import Flagged
 from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
 from .keep import keep
+from .numbers import Numbers
 from .session import Session
 from .steps import EnoughSteps, enough
 
@@ -66,6 +69,7 @@ class Recording:
             "steps": [],
             "objects": {},
             "notes": [],
+            "tolerance": {},
             "allow_unseen": request.allow_unseen,
             "outcome": None,
             "findings": [],
@@ -85,9 +89,23 @@ class Recording:
         if request.breadcrumb:
             self.session.leave_breadcrumbs_in(request.breadcrumb)
 
+    def promise(self, options: RecipeOptions) -> None:
+        """The recipe says what its contract allows."""
+        if options.tolerance:
+            self.session.numbers = Numbers(options.tolerance)
+            self._manifest["tolerance"] = {name: limit.to_json() for name, limit in options.tolerance.items()}
+            self.note(f"Tolerance of the recipe: {shown(options.tolerance)}.")
+
+    def require_matches(self) -> None:
+        """Raise ``UntestableError`` for patterns of the recipe that fit nothing in the whole run."""
+        if self.session.numbers is not None:
+            self.session.numbers.require_all_matched()
+
     def _write_step(self, table: StepTable) -> None:
         steps = self._manifest["steps"]
         try:
+            if self.session.numbers is not None and (rows := self.session.numbers.take()):
+                self._writer.write_known(rows)
             self._writer.write_step(table)
             entry = {"step": table.step, "events": len(table), "digests": step_digests(table)}
             steps.append({**entry, "flagged": self._flagged.events(table)})
@@ -108,8 +126,8 @@ class Recording:
         self._writer.write_manifest(self._manifest)
 
     def _stop_if_unexpected(self, step: int) -> None:
-        if self._expected is None or self.session.closed:
-            return
+        if self._expected is None or self.session.closed or self._manifest["tolerance"]:
+            return  # within a tolerance, other digests decide nothing
         mine = self._manifest["steps"][-1]["digests"].get("contract")
         if self._expected.get(str(step), mine) != mine:
             self.note(f"Stopped after step {step}, the first that differs from the reference.")

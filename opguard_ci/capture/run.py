@@ -84,7 +84,7 @@ def _run(target: Target, request: RunRequest, recording: Recording, proof: Proof
     steps = Steps(session, request.steps)
     with listening(session, steps, operators=request.level != "contract"), marking(steps.mark):
         try:
-            _call(target, request, steps, proof)
+            _call(target, request, recording, steps, proof)
         except EnoughSteps:
             pass
         except SystemExit as stop:
@@ -108,7 +108,7 @@ def _run(target: Target, request: RunRequest, recording: Recording, proof: Proof
         recording.note("No step was seen: no yield, no mark_step, no optimizer step. The whole run counts as step 0.")
 
 
-def _call(target: Target, request: RunRequest, steps: Steps, proof: Proof) -> None:
+def _call(target: Target, request: RunRequest, recording: Recording, steps: Steps, proof: Proof) -> None:
     if target.function is None:
         assert target.file is not None
         _run_script(target.file, proof)
@@ -119,14 +119,18 @@ def _call(target: Target, request: RunRequest, steps: Steps, proof: Proof) -> No
     takes_mark = check_callable(function, target.text)
     if takes_mark:
         steps.use_marks()
-    if options is not None and request.profile != "observe":
-        seed_everything(options.seed)
+    if options is not None:
+        recording.promise(options)
+        if request.profile != "observe":
+            seed_everything(options.seed)
     if inspect.isgeneratorfunction(function):
         _drive(function, options, request, steps)
+        _require_matches(options, request, recording)
         return
     result = function(steps.mark) if takes_mark else function()
     if inspect.isgenerator(result):
         _drive(lambda: result, options, request, steps)
+        _require_matches(options, request, recording)
         return
     if options is not None:
         raise UntestableError(
@@ -158,6 +162,11 @@ def _drive(function: Callable[[], Any], options: RecipeOptions | None, request: 
             "recipe-yields-nothing", f"{request.target} yields nothing: `yield` its values once per step."
         )
     steps.returned(None)
+
+
+def _require_matches(options: RecipeOptions | None, request: RunRequest, recording: Recording) -> None:
+    if options is not None and (request.steps is None or request.steps >= options.steps):
+        recording.require_matches()
 
 
 def _run_script(file: Path, proof: Proof) -> None:

@@ -32,6 +32,7 @@ from .schema import BREADCRUMB_BYTES, OpInfo, describe
 if TYPE_CHECKING:
     from .contract import Entry
     from .keep import Keeper
+    from .numbers import Numbers
 
 _CONTRACT: Final = KINDS.index("contract")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
@@ -94,6 +95,7 @@ class Session:
         self.unseen: set[str] = set()
         self.notes: set[str] = set()
         self.nonfinite: list[str] | None = None  # contract values with NaN or infinities, if they are looked for
+        self.numbers: Numbers | None = None  # of contract values that a tolerance names
         self._children = mmap.mmap(-1, 2)  # shared with forked children, which tell here that they ran operators
         self._forked_as: int | None = None
         self._write_step = write_step
@@ -316,7 +318,8 @@ class Session:
             names = (self.strings.op(entry.section), self.strings.args(entry.name))
             row = (lane, phase, _CONTRACT, *names, NULL, NULL, key, 0, NULL, 0, 0)
             is_state = entry.section in _STATE_SECTIONS
-            self.link(functools.partial(self._append_entry, row, (content, spec, flags), place, is_state))
+            numbers = None if self.numbers is None else self.numbers.of(entry, self.strings.spec.strings[spec])
+            self.link(functools.partial(self._append_entry, row, (content, spec, flags), place, is_state, numbers))
             if self.keeper is not None:
                 self.keeper.saw_entry(held)
 
@@ -328,9 +331,17 @@ class Session:
             return NO_VALUE
 
     def _append_entry(
-        self, row: tuple[int, ...], seen: tuple[int, int, int], place: Place | None, is_state: bool
+        self,
+        row: tuple[int, ...],
+        seen: tuple[int, int, int],
+        place: Place | None,
+        is_state: bool,
+        numbers: bytes | None,
     ) -> None:
         found, spec, flags = self.resolved(seen[0]), *seen[1:]
+        if numbers is not None and found:
+            assert self.numbers is not None
+            self.numbers.keep((found, self.strings.spec.strings[spec]), numbers)
         writers: tuple[int, ...] = ()
         if place is not None:
             place[0].state = place[0].state or is_state

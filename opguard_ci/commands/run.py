@@ -74,7 +74,7 @@ def _remove_beginning(folder: Path, is_new: bool) -> None:
     """Undo what was written before a request turned out to be wrong, so that the corrected one can use the folder."""
     if not folder.is_dir():
         return
-    for file in [folder / "manifest.json", *folder.glob("events-*.arrows")]:
+    for file in [folder / "manifest.json", *folder.glob("*-*.arrows")]:
         file.unlink(missing_ok=True)
     if is_new and not any(folder.iterdir()):
         folder.rmdir()

@@ -20,6 +20,9 @@ class TraceLike(Protocol):
     def arrays(self, number: int) -> StepArrays:
         """The events of a step."""
 
+    def numbers(self, value: int, spec: str) -> bytes | None:
+        """The numbers of a value that the run kept, in logical order; None if it kept none."""
+
 
 def side_of(trace: TraceLike) -> Side:
     """A trace as one side of a comparison; steps are read when they are asked for."""

@@ -15,6 +15,7 @@ from ..determinism.environment import diff
 from ..errors import IncomparableError
 from ..trace.model import SCHEMA
 from .align import structure
+from .allowances import Allowances
 from .cause import Cause
 from .contract import Difference, differences
 from .describe import describe_cause
@@ -43,6 +44,8 @@ class Verdict:
     structure: dict[str, int] = field(default_factory=lambda: {"inserted": 0, "removed": 0, "moved": 0})
     coverage: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    tolerance: dict[str, Any] = field(default_factory=dict)
+    """What the recipes allow and what differed within it (docs: evidence); empty where they allow nothing."""
 
     @property
     def passed(self) -> bool:
@@ -63,6 +66,7 @@ class Verdict:
             "structure": self.structure,
             "coverage": self.coverage,
             "notes": self.notes,
+            **({"tolerance": self.tolerance} if self.tolerance else {}),
         }
 
 
@@ -106,11 +110,12 @@ class _Comparison:
         self.steps = sorted({*digests[0], *digests[1]})
         self.full = "contract" not in (self.left.get("level"), self.right.get("level"))
         self.differing = [s for s in self.steps if not _equal(digests[0].get(s), digests[1].get(s), self.full)]
+        self.allowances = Allowances(reference, candidate)
         self.notes: list[str] = self._first_notes()
         self.judge = Judge(side_of(reference), side_of(candidate))
 
     def _first_notes(self) -> list[str]:
-        notes = []
+        notes = [*self.allowances.notes]
         for name in ("target", "profile", "level"):
             mine, other = self.left.get(name), self.right.get(name)
             if mine != other:
@@ -129,11 +134,13 @@ class _Comparison:
             "findings": self._findings(),
         }
         step, found = self._first_difference()
+        base["tolerance"] = self.allowances.to_json()
         if step is None:
             transient = self._transient(self.differing) if self.full else []
             if any(item["cause"] == "kernel" for item in transient):
                 self.notes.append(
-                    "Warning: a kernel gave other bits for the same inputs, though no contract value differs."
+                    "Warning: a kernel gave other bits for the same inputs, though "
+                    + ("what differs is within tolerance." if self.allowances.used else "no contract value differs.")
                 )
             name = "equivalent" if self.differing else "identical"
             doubt = self._doubt()
@@ -172,6 +179,7 @@ class _Comparison:
         for step in self.steps:
             hard = [d for d in self._differences(step) if d.hard] if step in self.differing else []
             hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
+            hard = [d for d in hard if not self.allowances.accepts(step, d)]
             if any(d.section != "rng" for d in hard):
                 return astray if astray[1] else (step, hard)
             if astray[1] and not hard:

@@ -11,6 +11,7 @@ from opguard_ci.report.clean import clean
 from opguard_ci.report.divergence import place
 from opguard_ci.report.layout import Line, count, join_words, paragraph, table, title
 from opguard_ci.report.text import error_lines, render
+from opguard_ci.report.tolerance import within_tolerance
 from opguard_ci.report.words import VERDICTS
 
 _PASSING: Final = ("identical", "equivalent")
@@ -57,7 +58,7 @@ def reference_name(result: Result) -> str:
 
 
 def reason(result: Result) -> str:
-    """What a line says beside the verdict: where it diverged, or why there is none."""
+    """What a line says beside the verdict: where it diverged, or why there is none, or what a tolerance let pass."""
     if error := result.get("error"):
         return clean(f"{error['slug']}: {error['message']}", 200)
     if first := result.get("first_divergence"):
@@ -66,7 +67,7 @@ def reason(result: Result) -> str:
         return f"the environment changed {said(parts, 'environment')}"
     if result["verdict"] == "no-reference":
         return clean((result.get("notes") or [""])[0])
-    return ""
+    return within_tolerance(result)
 
 
 def failed(result: Result, strict: bool = False) -> bool:

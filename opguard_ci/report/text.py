@@ -11,6 +11,7 @@ from opguard_ci.report.attribution import attribution_lines
 from opguard_ci.report.clean import clean, clean_lines
 from opguard_ci.report.divergence import divergence_block, divergence_line, place, step_name
 from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
+from opguard_ci.report.tolerance import within_tolerance
 from opguard_ci.report.words import VERDICTS
 
 MAX_BLOCKS: Final = 5
@@ -65,6 +66,8 @@ def _headline(document: Mapping[str, Any]) -> list[Line]:
         said = _sentence(error)
     elif first:
         said = f"{place(first)}: {clean(first.get('cause'))}"
+    elif within := within_tolerance(document):
+        return paragraph(f"{verdict} {within}", indent="", style="warn")
     else:
         said = VERDICTS.get(verdict, "")
     return paragraph(f"{verdict}: {said}" if said else verdict, indent="", style=_STYLES.get(verdict, "bad"))

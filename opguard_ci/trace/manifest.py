@@ -7,6 +7,7 @@ import re
 from typing import Any, Final, NoReturn
 
 from opguard_ci.errors import IncomparableError
+from opguard_ci.tolerance import parse_tolerances
 from opguard_ci.trace.model import SCHEMA
 
 MAX_RANKS: Final = 1 << 16
@@ -32,6 +33,7 @@ _KEYS: Final[dict[str, type | tuple[type, ...]]] = {
     "findings": list,
     "notes": list,
     "last_operator": _TEXT_OR_NULL,
+    "tolerance": dict,
 }
 _REQUIRED: Final = ("target", "environment", "scheme", "ranks", "steps", "complete")
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -47,11 +49,12 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "findings": [],
     "notes": [],
     "last_operator": None,
+    "tolerance": {},
 }
 _COVERAGE: Final[dict[str, type]] = {"operators": int, "hashed": int, "unhashed": list, "unseen": list}
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_OBJECT: Final = re.compile(r"events-(0|[1-9][0-9]{0,5})\.arrows")
+_OBJECT: Final = re.compile(r"(?:events|values)-(0|[1-9][0-9]{0,5})\.arrows")
 _SCHEME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}")
 
 
@@ -105,6 +108,10 @@ def _check_values(manifest: dict[str, Any]) -> None:
             _broken(key, "holds something else than text")
     if not all(isinstance(finding, dict) for finding in manifest["findings"]):
         _broken("findings", "holds something else than objects")
+    try:
+        parse_tolerances(manifest["tolerance"])
+    except ValueError as error:
+        _broken("tolerance", str(error))
     environment = manifest["environment"]
     if not isinstance(environment.get("key"), str) or not isinstance(environment.setdefault("document", {}), dict):
         _broken("environment", "has no key or document")
@@ -115,7 +122,7 @@ def _check_values(manifest: dict[str, Any]) -> None:
         _check_step(entry)
     for name, entry in manifest["objects"].items():
         if not _OBJECT.fullmatch(name) or not isinstance(entry, dict):
-            _broken("objects", "names something else than events-<rank>.arrows")
+            _broken("objects", "names something else than events-<rank>.arrows and values-<rank>.arrows")
         if not isinstance(entry.get("sha256"), str) or not _SHA256.fullmatch(entry["sha256"]):
             _broken("objects", "has an entry without sha256")
         if not _is(entry.get("bytes"), int) or entry["bytes"] < 0:

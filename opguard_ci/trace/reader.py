@@ -17,9 +17,10 @@ from opguard_ci.errors import UsageError
 from opguard_ci.trace import framing
 from opguard_ci.trace.arrays import StepArrays
 from opguard_ci.trace.columns import ARROW_SCHEMA, MAX_EVENTS, Decoder
+from opguard_ci.trace.known import Value, known_rows
 from opguard_ci.trace.manifest import NotAManifest, parse
 from opguard_ci.trace.model import StepInfo, StepTable
-from opguard_ci.trace.writer import MANIFEST, events_name
+from opguard_ci.trace.writer import MANIFEST, events_name, values_name
 
 MAX_MANIFEST: Final = 1 << 26
 """Largest manifest that is read, in bytes."""
@@ -84,6 +85,7 @@ class Trace:
         self._places = places
         self._verify = verify
         self._events: dict[int, _Events] = {}
+        self._known: dict[int, dict[Value, bytes]] = {}
 
     def index(self, rank: int = 0) -> list[StepInfo]:
         """The steps that can be read, in order, without unpacking them."""
@@ -101,19 +103,40 @@ class Trace:
         """One step as arrays, fastest in order. ``UsageError("no-such-step")`` if the trace lacks it."""
         return self._open(rank).one(number)
 
+    def numbers(self, value: int, spec: str, rank: int = 0) -> bytes | None:
+        """The numbers of a value, in logical order; None if the run kept none (``UsageError`` as for events)."""
+        if rank not in self._known:
+            self._known[rank] = self._load_known(rank)
+        return self._known[rank].get((value, spec))
+
+    def _load_known(self, rank: int) -> dict[Value, bytes]:
+        name = values_name(rank)
+        if self.manifest["complete"] and name not in self.manifest["objects"]:
+            return {}
+        file, frames = self._scan(name)
+        if file is None or not frames.messages:
+            return {}
+        last = frames.messages[-1]
+        with _open(file) as stream:
+            try:
+                return known_rows(iter(pa.ipc.open_stream(_Window(stream, last.offset + last.size))))
+            except _ARROW_ERRORS as error:
+                raise _damaged(file, error) from None
+
     def _open(self, rank: int) -> _Events:
         if rank not in self._events:
             if not 0 <= rank < self.manifest["ranks"]:
                 raise UsageError("no-such-rank", f"{self.path} has {self.manifest['ranks']} ranks, counted from 0.")
-            self._events[rank] = self._load(rank)
+            self._events[rank] = _Events(*self._scan(events_name(rank)))
         return self._events[rank]
 
-    def _load(self, rank: int) -> _Events:
-        name, complete = events_name(rank), self.manifest["complete"]
+    def _scan(self, name: str) -> tuple[Path | None, framing.Frames]:
+        """The file of that name with its messages, checked; none of an incomplete trace that lacks it."""
+        complete = self.manifest["complete"]
         entry = self.manifest["objects"].get(name)
         file = self._places.find(name, entry and entry["sha256"])
         if file is None and not complete:
-            return _Events(None, framing.Frames((), closed=False))
+            return None, framing.Frames((), closed=False)
         if file is None:
             raise UsageError("events-missing", f"{name} of {self.path} is not there; record the trace again.")
         hasher = hashlib.sha256() if self._verify and complete and entry else None
@@ -126,7 +149,7 @@ class Trace:
             raise _damaged(file, "it ends early although the manifest calls it complete")
         if hasher is not None and hasher.hexdigest() != entry["sha256"]:
             raise _damaged(file, "its sha256 is not the one in the manifest")
-        return _Events(file, frames)
+        return file, frames
 
 
 class _Events:

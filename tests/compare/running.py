@@ -62,6 +62,7 @@ class MemoryTrace:
             "steps": [{"step": t.step, "events": len(t), "digests": step_digests(t)} for t in tables],
             "complete": True,
         }
+        self.known: dict[tuple[int, str], bytes] = {}
         self._events: list[Event] | None = None
         self.loss = 0.0
         """The last one: from NaN on, nothing makes a difference."""
@@ -71,6 +72,9 @@ class MemoryTrace:
 
     def arrays(self, number: int) -> StepArrays:
         return StepArrays.of(self.tables[number])
+
+    def numbers(self, value: int, spec: str) -> bytes | None:
+        return self.known.get((value, spec))
 
     def events(self) -> list[Event]:
         """All events in order."""

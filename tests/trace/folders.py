@@ -34,6 +34,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "findings": [],
         "notes": [],
         "last_operator": None,
+        "tolerance": {},
         **changes,
     }
 

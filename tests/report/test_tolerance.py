@@ -1,0 +1,40 @@
+"""What differs within tolerance is told in words, wherever a verdict is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opguard_ci.report.check import reason
+from opguard_ci.report.layout import plain
+from opguard_ci.report.text import render
+from opguard_ci.report.tolerance import within_tolerance
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A verdict with one deviation."""
+    largest = {"step": 2, "name": "loss", "allowed": "ulp(2)", "max_ulp": 1, "max_abs": 2.5e-8, "max_rel": 1e-7}
+    return {"verdict": "equivalent", "tolerance": {"num_within": 1, "largest": {**largest, **changes}}}
+
+
+def test_it_says_what_deviates_the_most():
+    """With the amounts, and what is allowed."""
+    said = (
+        "within tolerance: 1 contract value differs, the most loss in step 2 by 1 ulp, 2.5e-08 absolute, 1e-07 relative"
+    )
+    assert within_tolerance(document()) == f"{said} where ulp(2) is allowed"
+    assert reason(document()) == within_tolerance(document())
+    assert " ".join(plain(render(document())).split()).startswith(f"equivalent {said}")
+
+
+def test_several_values_are_counted():
+    """The other way of saying it."""
+    found = document()
+    found["tolerance"]["num_within"] = 1200
+    assert "1,200 contract values differ" in within_tolerance(found)
+
+
+def test_there_is_nothing_to_say_without_a_deviation():
+    """Nor about a run that diverged all the same."""
+    assert within_tolerance({"verdict": "equivalent"}) == ""
+    assert within_tolerance({"verdict": "equivalent", "tolerance": {"num_within": 0, "largest": None}}) == ""
+    assert within_tolerance({**document(), "verdict": "diverged"}) == ""
