@@ -82,7 +82,7 @@ def test_importing_the_package_costs_no_torch():
     code = "import sys, opguard_ci; opguard_ci.mark_step(0); print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
-    assert opguard_ci.__all__ == ["capture", "compare", "mark_step", "recipe"]
+    assert opguard_ci.__all__ == ["atol", "capture", "compare", "mark_step", "recipe", "rtol", "ulp"]
 
 
 def test_the_three_forms_of_a_target(tmp_path: Path):

@@ -11,7 +11,7 @@ from opguard_ci.report.clean import clean
 from opguard_ci.report.divergence import place
 from opguard_ci.report.layout import Line, count, join_words, paragraph, table, title
 from opguard_ci.report.text import error_lines, render
-from opguard_ci.report.tolerance import within_tolerance
+from opguard_ci.report.tolerance import tolerance_sentence, within_tolerance
 from opguard_ci.report.words import VERDICTS
 
 _PASSING: Final = ("identical", "equivalent")
@@ -33,6 +33,8 @@ def render_check(document: Mapping[str, Any], *, strict: bool = False) -> tuple[
         if failed(each, strict) or is_skipped(each):
             lines += [Line("")]
             lines += block(each) if failed(each, strict) else paragraph(_skipped_line(each), indent="", style="dim")
+        elif sentence := tolerance_sentence(each):
+            lines += [Line(""), *paragraph(f"{clean(each['target'])}: {sentence}", indent="", style="dim")]
     return tuple(lines)
 
 
@@ -67,7 +69,7 @@ def reason(result: Result) -> str:
         return f"the environment changed {said(parts, 'environment')}"
     if result["verdict"] == "no-reference":
         return clean((result.get("notes") or [""])[0])
-    return within_tolerance(result)
+    return "within tolerance" if within_tolerance(result) else ""
 
 
 def failed(result: Result, strict: bool = False) -> bool:

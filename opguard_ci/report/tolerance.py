@@ -28,3 +28,13 @@ def within_tolerance(document: Mapping[str, Any]) -> str:
         f"within tolerance: {differ}, the most {clean(largest['name'], 80)} in step {clean(largest['step'])} "
         f"by {', '.join(amounts)} where {clean(largest['allowed'], 80)} is allowed"
     )
+
+
+def tolerance_sentence(document: Mapping[str, Any]) -> str:
+    """What a recipe allows, and what of it was needed; empty where it allows nothing."""
+    tolerance = document.get("tolerance") or {}
+    allowed = ", ".join(f"{clean(name)} {clean(limit)}" for name, limit in (tolerance.get("candidate") or {}).items())
+    if not allowed:
+        return ""
+    needed = within_tolerance(document) or "nothing differs within it"
+    return f"tolerance {allowed}: {needed.removeprefix('within tolerance: ')}"

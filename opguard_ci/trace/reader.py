@@ -17,7 +17,7 @@ from opguard_ci.errors import UsageError
 from opguard_ci.trace import framing
 from opguard_ci.trace.arrays import StepArrays
 from opguard_ci.trace.columns import ARROW_SCHEMA, MAX_EVENTS, Decoder
-from opguard_ci.trace.known import Value, known_rows
+from opguard_ci.trace.known import MAX_NUMBERS, Value, known_rows
 from opguard_ci.trace.manifest import NotAManifest, parse
 from opguard_ci.trace.model import StepInfo, StepTable
 from opguard_ci.trace.writer import MANIFEST, events_name, values_name
@@ -25,6 +25,8 @@ from opguard_ci.trace.writer import MANIFEST, events_name, values_name
 MAX_MANIFEST: Final = 1 << 26
 """Largest manifest that is read, in bytes."""
 
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+_MAX_KNOWN: Final = 2 * MAX_NUMBERS
 _ARROW_ERRORS: Final = (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError)
 
 
@@ -116,12 +118,15 @@ class Trace:
         file, frames = self._scan(name)
         if file is None or not frames.messages:
             return {}
-        last = frames.messages[-1]
+        end = frames.messages[-1].offset + frames.messages[-1].size
+        if end > _MAX_KNOWN:
+            raise _damaged(file, f"it is larger than {_MAX_KNOWN} bytes")
         with _open(file) as stream:
-            try:
-                return known_rows(iter(pa.ipc.open_stream(_Window(stream, last.offset + last.size))))
-            except _ARROW_ERRORS as error:
-                raise _damaged(file, error) from None
+            data = stream.read(end) + _END
+        try:
+            return known_rows(iter(pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(use_threads=False))))
+        except _ARROW_ERRORS as error:
+            raise _damaged(file, error) from None
 
     def _open(self, rank: int) -> _Events:
         if rank not in self._events:

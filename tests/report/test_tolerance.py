@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from opguard_ci.report.check import reason
+from opguard_ci.report.check import reason, render_check
 from opguard_ci.report.layout import plain
 from opguard_ci.report.text import render
-from opguard_ci.report.tolerance import within_tolerance
+from opguard_ci.report.tolerance import tolerance_sentence, within_tolerance
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def test_it_says_what_deviates_the_most():
         "within tolerance: 1 contract value differs, the most loss in step 2 by 1 ulp, 2.5e-08 absolute, 1e-07 relative"
     )
     assert within_tolerance(document()) == f"{said} where ulp(2) is allowed"
-    assert reason(document()) == within_tolerance(document())
+    assert reason(document()) == "within tolerance"
     assert " ".join(plain(render(document())).split()).startswith(f"equivalent {said}")
 
 
@@ -38,3 +38,15 @@ def test_there_is_nothing_to_say_without_a_deviation():
     assert within_tolerance({"verdict": "equivalent"}) == ""
     assert within_tolerance({"verdict": "equivalent", "tolerance": {"num_within": 0, "largest": None}}) == ""
     assert within_tolerance({**document(), "verdict": "diverged"}) == ""
+
+
+def test_a_check_that_passes_prints_it_too():
+    """With what was needed of it."""
+    found = document()
+    found["tolerance"]["candidate"] = {"loss": "ulp(2)"}
+    assert tolerance_sentence(found).startswith("tolerance loss ulp(2): 1 contract value differs")
+    found = {"verdict": "identical", "tolerance": {"candidate": {"loss": "ulp(2)"}, "largest": None}}
+    assert tolerance_sentence(found) == "tolerance loss ulp(2): nothing differs within it"
+    result = {**found, "target": "t", "reference": {}, "results": []}
+    assert "t: tolerance loss ulp(2)" in plain(render_check({"results": [result]}))
+    assert tolerance_sentence({"verdict": "identical"}) == ""

@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_the_steps_before_it(tmp_path: Path, room: int) -> No
     writer = TraceWriter(tmp_path / "t")
     writer.write_manifest(manifest())
     writer.write_step(tables[0])
-    writer._file = _FullDisk(writer._file, room)  # type: ignore[assignment]
+    writer._file._file = _FullDisk(writer._file._file, room)  # type: ignore[assignment]
     for table in (tables[1], tables[1]):
         with pytest.raises(UsageError) as caught:
             writer.write_step(table)
