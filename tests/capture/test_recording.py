@@ -138,14 +138,14 @@ def test_a_defect_of_the_recorder_leaves_the_run_as_it_is(
 
 FULL_DISK = """
 import errno, io, os, torch
-from opguard_ci.trace import writer
+from opguard_ci.trace import stream
 
 def main(mark):
     for step in range(6):
         mark(step)
         torch.ones(3) * step
         if step == 3:
-            real = writer.TraceWriter._flush
+            real = stream.ArrowFile._flush
             class Full(io.RawIOBase):
                 def write(self, data):
                     raise OSError(errno.ENOSPC, "No space left on device")
@@ -156,7 +156,7 @@ def main(mark):
                     real(self)
                 finally:
                     self._file = kept
-            writer.TraceWriter._flush = flush
+            stream.ArrowFile._flush = flush
         print(step, flush=True)
 """
 
