@@ -93,7 +93,8 @@ class _Search:
             untried = [length for length in range(low + 1, high) if length not in unknown]
             if not untried:
                 break
-            middle = low + reach if high == len(line) and not unknown else (low + high) // 2
+            is_first = not kept and not unknown and high == len(line)  # what is likely to matter stands in front
+            middle = low + reach if is_first else (low + high) // 2
             length = min(untried, key=lambda each, middle=middle: abs(each - middle))  # type: ignore[misc]
             reach *= 2
             found = self.answer(kept | frozenset(line[:length]))

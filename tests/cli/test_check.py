@@ -96,12 +96,13 @@ def test_the_worst_recipe_decides(repo: Guarded) -> None:
 
 
 def test_bisect_goes_on_by_itself(repo: Guarded) -> None:
-    """--bisect names the commit."""
+    """--bisect names the commit, and its hunk."""
     culprit = repo.git("rev-parse", "HEAD")
     repo.change("later", eps="1e-3", before="# more\n")
     code, document = opguard_json("check", "--reference", repo.first, "--bisect", cwd=repo.dir)
     found = document["results"][0]["bisect"]
     assert (code, found["verdict"], found["first_bad"]) == (1, "found", culprit)
+    assert [hunk["file"] for hunk in found["hunks"]] == ["net.py"]
 
 
 def test_a_dirty_tree_is_checked_but_not_bisected(repo: Guarded) -> None:
