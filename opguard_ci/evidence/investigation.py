@@ -81,7 +81,7 @@ class Investigation:
     """Runs the commands. ``request``: level, profile, steps, timeout and working directory of every run."""
 
     def __init__(self, request: RunRequest, folder: Path, progress: Callable[[str], None]) -> None:
-        """``folder`` takes the traces and what other Pythons are told."""
+        """``folder`` takes the traces."""
         self._request = request
         self._folder = folder
         self._progress = progress
@@ -89,6 +89,12 @@ class Investigation:
 
     def run(self, a: Command, b: Command) -> dict[str, Any]:
         """The ``compare`` object with A as the reference and B as the candidate, and what the replays gave."""
+        for command in (a, b):
+            parse_target(command.target, self._request.cwd)  # a mistake is told before anything is started
+        with tempfile.TemporaryDirectory(prefix="opguard-python-") as self._scratch:
+            return self._run(a, b)
+
+    def _run(self, a: Command, b: Command) -> dict[str, Any]:
         sides = {"a": a, "b": b}
         described = {name: command.to_json() for name, command in sides.items()}
         traces: dict[str, Trace] = {}
@@ -187,7 +193,7 @@ class Investigation:
         assert command.python is not None
         key = (command.python, tuple(sorted(command.variables.items())))
         if key not in self._interpreters:
-            place = self._folder / f"python-{len(self._interpreters)}"
+            place = Path(self._scratch, str(len(self._interpreters)))
             self._interpreters[key] = Interpreter(command.python, command.variables, place)
         return self._interpreters[key]
 

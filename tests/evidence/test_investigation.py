@@ -62,6 +62,7 @@ def test_code_and_environment_are_told_apart(folder: Path) -> None:
     assert "intra-op threads: 1 -> 2" in report
     assert "opguard investigate --a" in report
     assert Path(document["candidate"]["trace"], "manifest.json").exists()
+    assert {entry.name for entry in (folder / "kept").iterdir()} == {"a-1", "a-2", "b-1", "b-2", "a-inside-b"}
 
 
 @pytest.fixture
@@ -101,6 +102,13 @@ def test_a_python_without_torch(folder: Path, tmp_path: Path) -> None:
     assert "no torch and no numpy" in document["error"]["message"]
     code, document = investigated(folder, "--a", "script.py 1", "--b", "script.py 1", "--python-b", "/bin/false")
     assert (code, document["error"]["slug"]) == (2, "python-not-found")
+
+
+def test_a_target_that_is_not_there(folder: Path) -> None:
+    """Is told before anything is started, also if it is B's."""
+    code, document = investigated(folder, "--a", "script.py 1e-5", "--b", "other.py", "--keep", "kept")
+    assert (code, document["error"]["slug"]) == (2, "target-not-found")
+    assert not (folder / "kept").exists()
 
 
 def test_a_side_that_breaks(folder: Path) -> None:
