@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .errors import UntestableError, UsageError
-from .guard import Project, compare_runs
+from .guard import Project, at_level_of_run, compare_runs
 from .reference import code_digest, in_ci
 from .store.golden import MAX_COMMITTED, Blessing, numerics_digest
 from .store.recipes import recipe_id, relative_target
@@ -45,7 +45,7 @@ def bless(project: Project, jobs: Sequence[Job], options: BlessOptions) -> list[
     for job in jobs:
         options.progress(f"running {job.target}, on two servers")
         first = project.commits.here(job, check_finite=True)
-        second = project.commits.here(job, instance=1)
+        second = project.commits.here(at_level_of_run(job, first), instance=1)
         document = _compared(job, first, second)
         if document["verdict"] == "unstable":
             unstable.append({"recipe": _id(project, job), "target": job.target, **document})

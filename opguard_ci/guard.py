@@ -12,6 +12,7 @@ from .config import Config, load_config
 from .errors import IncomparableError, UsageError
 from .evidence.attribution import PASSING, attribute, why_not
 from .evidence.rerun import zoom_check
+from .recipe import LEVELS
 from .reference import Reference, References, Wanted
 from .store.golden import Golden, Goldens, numerics_digest
 from .store.recipes import recipe_id, relative_target
@@ -90,6 +91,17 @@ def compare_with(reference: Trace, candidate: Run) -> dict[str, Any]:
     return document
 
 
+def at_level_of(job: Job, reference: Trace) -> Job:
+    """The job with level ``auto`` settled: as a reference was recorded."""
+    level = reference.manifest.get("level")
+    return replace(job, level=str(level)) if job.level == "auto" and level in LEVELS else job
+
+
+def at_level_of_run(job: Job, reference: Run) -> Job:
+    """The same, for a reference that was run and perhaps left no trace."""
+    return at_level_of(job, read_trace(reference.trace)) if _has_trace(reference) else job
+
+
 def _has_trace(run: Run) -> bool:
     return (run.trace / "manifest.json").exists()
 
@@ -166,12 +178,15 @@ def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:
     if chosen.kind == "none":
         document = _nothing_compared("no-reference", chosen.why)
         return {**document, "reference": {**document["reference"], "kind": None}, "missing": chosen.missing}
-    candidate = project.commits.here(job)
     if chosen.golden is not None:
+        job = at_level_of(job, chosen.golden.trace)
+        candidate = project.commits.here(job)
         document = _against_golden(project, job, chosen.golden, candidate)
     else:
         assert chosen.commit is not None
         reference = project.commits.at(job, chosen.commit)
+        job = at_level_of_run(job, reference)
+        candidate = project.commits.here(job)
         document = compare_runs(reference, candidate)
         if reference.cached and document["verdict"] == "diverged":
             reference = _measured_now(project, job, reference)

@@ -165,6 +165,7 @@ class Guarded:
             if self.is_checked:
                 self._base = self._guard.base(self._project, job, self._wanted)
                 document = untestable_reference(self._base)
+                job = self._base.settled()
             request = self._runs.request(job)
         if document is not None:
             conclude(self._item, {"nodeid": self._item.nodeid, **document}, self._asked)

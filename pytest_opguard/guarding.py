@@ -30,6 +30,14 @@ class Base:
     chosen: Reference
     run: Run | None = None
 
+    def settled(self) -> Job:
+        """The job at the level that the reference was recorded at."""
+        from opguard_ci.guard import at_level_of, at_level_of_run
+
+        if self.chosen.golden is not None:
+            return at_level_of(self.job, self.chosen.golden.trace)
+        return self.job if self.run is None else at_level_of_run(self.job, self.run)
+
 
 class Guard:
     """The project of a pytest session. It is opened by the first test that is guarded, and not by importing this."""

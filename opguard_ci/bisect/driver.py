@@ -23,7 +23,7 @@ from opguard_ci.bisect.search import Outcome, State
 from opguard_ci.errors import UntestableError, UsageError
 from opguard_ci.evidence.rerun import again_at, zoom_sides
 from opguard_ci.evidence.zoom import Side
-from opguard_ci.guard import Project, compare_runs
+from opguard_ci.guard import Project, at_level_of_run, compare_runs
 from opguard_ci.store.recipes import recipe_id
 from opguard_ci.trace.reader import read_trace
 from opguard_ci.worker.commits import Commits, Run
@@ -78,7 +78,7 @@ class _Bisection:
     def __init__(self, project: Project, job: Job, good: str, bad: str, options: BisectOptions) -> None:
         self._project = project
         self._contract = replace(job, level="contract")
-        self._events = replace(job, level="full")
+        self._events = replace(job, level="auto" if job.level == "contract" else job.level)
         self._options = options
         repository = project.repository
         self._good, self._bad = repository.resolve(good), repository.resolve(bad)
@@ -281,6 +281,9 @@ class _Bisection:
     def _explain(self, culprit: str, parent: str, pool: ThreadPoolExecutor) -> dict[str, Any]:
         """The culprit against its own parent, with every operator recorded."""
         reference, candidate = pool.map(partial(self._run, self._events), (parent, culprit))
+        events = at_level_of_run(self._events, reference)
+        if at_level_of_run(self._events, candidate) != events:
+            candidate = self._run(events, culprit)
         document = compare_runs(reference, candidate)
         if document["verdict"] == "diverged":
             sides = [

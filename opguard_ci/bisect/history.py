@@ -23,7 +23,8 @@ def history(project: Project, job: Job, first: str, last: str, jobs: int, progre
     repository = project.repository
     start, end = repository.resolve(first), repository.resolve(last)
     commits = [*describe(repository, [start]), *(commits_between(repository, start, end) if start != end else ())]
-    contract, events = replace(job, level="contract"), replace(job, level="full")
+    contract = replace(job, level="contract")
+    events = replace(job, level="auto" if job.level == "contract" else job.level)
     workers = [project.commits, *(Commits(repository, project.config) for _ in range(jobs - 1))]
     free: SimpleQueue[Commits] = SimpleQueue()
     for worker in workers:

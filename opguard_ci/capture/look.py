@@ -37,6 +37,8 @@ class Looks:
     ) -> None:
         """``unhashed`` is told what has no value, ``ask_for_constants`` of a new spec on a device."""
         self.memory = Memory()
+        self.assumes = False
+        """Level ``op``: ``assume`` may be asked for, and torch's version counters are followed."""
         self._devices, self._unhashed, self._ask_for_constants = devices, unhashed, ask_for_constants
         self._intern = specs
         self._specs: dict[tuple[Any, ...], int] = {}
@@ -71,8 +73,10 @@ class Looks:
         offset = int(tensor.storage_offset()) * size
         if known is None or not nbytes or not tensor.is_contiguous():
             place = None if known is None else strided(tensor, known[0], offset + known[2])
-            if assume and place is not None and nbytes and (found := _assumed(place, tensor, storage)):
-                return found, spec, place, BY_LINKS
+            if self.assumes and place is not None and nbytes and not made:
+                found = _assumed(place, tensor, storage)
+                if assume and found:
+                    return found, spec, place, BY_LINKS
             return self._value(tensor, op), spec, place, None
         lo = offset + known[2]
         hi = lo + nbytes
@@ -80,8 +84,10 @@ class Looks:
         place = (known[0], geometry, lo, hi, True)
         if like is not None and like[2] is not None and like[2][0] is known[0] and like[2][1] == geometry:
             return like[0], spec, place, like[3]
-        if assume and (found := _assumed(place, tensor, storage)):
-            return found, spec, place, BY_LINKS
+        if self.assumes and not made:
+            found = _assumed(place, tensor, storage)
+            if assume and found:
+                return found, spec, place, BY_LINKS
         pointer = address(tensor)
         if not pointer:
             return self._value(tensor, op), spec, place, None
@@ -158,7 +164,11 @@ def _assumed(place: Place, tensor: torch.Tensor, storage: torch.UntypedStorage) 
     """The value that the links say a tensor has; 0 if they say none, or if somebody else may have written it."""
     if not storage.resizable():  # numpy has it, or another process
         return 0
-    return place[0].assumed(place[1], NULL if tensor.is_inference() else tensor._version)
+    try:
+        version = tensor._version
+    except RuntimeError:  # of inference mode: has none
+        version = NULL
+    return place[0].assumed(place[1], version)
 
 
 def _nested_shape(tensor: torch.Tensor) -> tuple[str, ...]:

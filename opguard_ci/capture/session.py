@@ -104,6 +104,7 @@ class Session:
         self.rows = Rows()
         self.devices = DeviceFingerprints(self.notes.add)
         self.looks = Looks(self.strings.spec, self.devices, self.unhashed, self._ask_for_constants)
+        self.looks.assumes = self.assumes
         self._late = Late(self.devices, self.looks.learn_constants, self.defect)
         self._ready: list[StepTable] = []
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
@@ -136,7 +137,8 @@ class Session:
         self.bytes_left -= nbytes
         if self.bytes_left < 0:
             self.bytes_left = None
-            self.assumes, self.level = True, "op"
+            self.assumes = self.looks.assumes = True
+            self.level = "op"
             self.notes.add(
                 f"Level auto became op in step {self.step}, which read more than {BYTES_OF_AUTO >> 20} MB: from there "
                 "inputs are not hashed."

@@ -72,6 +72,8 @@ def _replay(args: argparse.Namespace, folder: str) -> dict[str, Any]:
         server = Server.connect(request.profile, instance=number % 2)
         result = client.run(replace(request, output=str(Path(trace).absolute())), server=server)
         document = run_document(args.target, trace, result)
+        if request.level == "auto":
+            request = replace(request, level=document.get("level", request.level))
         if document["verdict"] == "untestable":
             return document if args.keep else {**document, "trace": None}
         findings += document["findings"]

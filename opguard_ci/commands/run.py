@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opguard_ci.commands import Result, exit_code
 from opguard_ci.commands.options import add_run_options, run_request
 from opguard_ci.errors import UsageError
+from opguard_ci.levels import BLIND_SPOTS
 from opguard_ci.report.text import render
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def run_document(target: str, folder: str, result: RunResult) -> dict[str, Any]:
         document["verdict"] = "findings" if document["findings"] else "ok"
     else:
         document["error"] = {key: outcome.get(key) or "" for key in ("slug", "message", "traceback")}
-    return {**document, "seconds": round(result.seconds, 3), "notes": outcome.get("notes", [])}
+    blind = [BLIND_SPOTS[document["level"]]] if document.get("level") in BLIND_SPOTS else []
+    return {**document, "seconds": round(result.seconds, 3), "notes": [*blind, *outcome.get("notes", [])]}
 
 
 def refuse_used_folder(folder: str) -> None:

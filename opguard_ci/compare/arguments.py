@@ -35,3 +35,15 @@ def changed_arguments(before: str, after: str) -> str:
     names = [*old, *(name for name in new if name not in old)]
     changes = [f"{n} {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names if old.get(n) != new.get(n)]
     return ", ".join(changes)
+
+
+def argument_name(args: str, number: int) -> str:
+    """The name of tensor argument ``number`` in an argument text: ``self``, or ``tensors[1]`` within a list."""
+    wanted = f"%{number}"
+    for name, text in split_arguments(args).items():
+        if text == wanted:
+            return name
+        items = text.strip("[]").split(", ")
+        if wanted in items:
+            return f"{name}[{items.index(wanted)}]"
+    return f"tensor {number}"

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..trace.model import Event
 from .arguments import changed_arguments
+from .assumed import found_late, is_assumed, may_be_same_inputs
 from .cause import Cause
 from .pairs import Pairs, inputs_key
 from .values import written
 
 
 def of_kernel(pairs: Pairs, event: Event) -> Cause:
-    """The same call gave something else (rule 3, contra)."""
+    """The same call gave something else (rule 3, contra); or what it read was not what it is recorded to have read."""
     likes = pairs.forward.likes(event)
     place = pairs.like(event)
     same = next((like for like in likes if like is place), likes[0])
-    return Cause("kernel", event, like=same, detail="same operator, arguments and inputs; other output")
+    if not is_assumed(event) and not is_assumed(same):
+        return Cause("kernel", event, like=same, detail="same operator, arguments and inputs; other output")
+    detail = "same operator and arguments, and inputs that no recorded operator changed; other output"
+    found = of_late_find(pairs, event, same)
+    return found or Cause("kernel", event, like=same, detail=detail, one_of=("kernel", "overwritten"))
+
+
+def of_late_find(pairs: Pairs, event: Event, like: Event | None) -> Cause | None:
+    """An operand at which nobody looked (level ``op``) was later found changed, in one of the runs."""
+    one_of = ("overwritten", "kernel")
+    late = found_late(pairs.candidate, event)
+    if late is not None:
+        return Cause("overwritten", event, like=like, detail=late, one_of=one_of)
+    late = None if like is None else found_late(pairs.reference, like)
+    if like is None or late is None:
+        return None
+    return Cause("overwritten", like, "reference", event, late, one_of=one_of)
 
 
 def of_arguments(pairs: Pairs, event: Event) -> Cause | None:
     """The reference made the call on the same inputs with other arguments, and not as the candidate does."""
     other = same_inputs_other_arguments(pairs, event)
     return None if other is None else arguments(event, other)
+
+
+def of_arguments_of_unseen(pairs: Pairs, event: Event) -> Cause | None:
+    """The same where at least one run did not look at the inputs that differ (level ``op``)."""
+    if not (pairs.reference.assumes or pairs.candidate.assumes):
+        return None
+    for other in pairs.unmatched_in_reference(event.step).by_operator.get(event.op, ()):
+        if other.args != event.args and _state(other) == _state(event) and may_be_same_inputs(event, other):
+            return replace(arguments(event, other), one_of=("arguments", "overwritten"))
+    return None
 
 
 def arguments(event: Event, other: Event) -> Cause:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..trace.model import HIDDEN, OVER, Event
-from .arguments import split_arguments
+from .arguments import argument_name
 from .origin import Leaf
 
 
@@ -26,6 +26,8 @@ class Cause:
     leaf: Leaf | None = None
     operand: int | None = None
     """For ``inputs``, ``data`` and ``state``: the number of the read that differs."""
+    one_of: tuple[str, ...] = ()
+    """The causes between which the traces cannot tell, the likeliest first; empty if ``cause`` is the only one."""
 
 
 def hidden_write(event: Event) -> bool:
@@ -37,18 +39,6 @@ def hidden_argument(event: Event) -> str:
     """The name of the argument that was changed in hiding."""
     number = next(~write.slot for write in event.writes if write.flags & HIDDEN)
     return argument_name(event.args, number)
-
-
-def argument_name(args: str, number: int) -> str:
-    """The name of tensor argument ``number`` in an argument text: ``self``, or ``tensors[1]`` within a list."""
-    wanted = f"%{number}"
-    for name, text in split_arguments(args).items():
-        if text == wanted:
-            return name
-        items = text.strip("[]").split(", ")
-        if wanted in items:
-            return f"{name}[{items.index(wanted)}]"
-    return f"tensor {number}"
 
 
 def is_overwritten(event: Event) -> bool:

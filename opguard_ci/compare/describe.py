@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, Event
-from .arguments import split_arguments
-from .cause import Cause, argument_name
+from .arguments import argument_name, split_arguments
+from .cause import Cause
 from .judge import Judge
 from .values import base_name
 
@@ -48,6 +48,8 @@ def describe_cause(cause: Cause, judge: Judge, step: int | None = None) -> dict[
     found["before"], found["after"] = before, after
     found["events"] = dict(zip(("reference", "candidate"), _counterparts(cause), strict=True))
     found["evidence"] = _evidence(cause)
+    if cause.one_of:
+        found["one_of"] = list(cause.one_of)
     if not found["detail"]:
         found["detail"] = _detail(cause, judge)
     return found

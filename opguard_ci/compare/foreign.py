@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..trace.model import STATE, Event
+from .assumed import may_be_same_inputs
 from .cause import Cause, hidden_argument, hidden_write
 from .origin import Leaf, Origin, Origins
 from .pairs import Pairs
@@ -22,8 +23,10 @@ def of_leaf(pairs: Pairs, event: Event, leaf: Leaf, side: str = "candidate") -> 
     """A value that comes from no operator; memory from outside is the state's or data. Where only the contract shows
     it, the operator that reads it next is named.
     """
-    kind = leaf.kind if leaf.kind != "outside" else "state" if leaf.read.flags & STATE else "data"
+    kind = {"outside": "state" if leaf.read.flags & STATE else "data", "torn": "overwritten"}.get(leaf.kind, leaf.kind)
     detail = ""
+    if leaf.kind == "torn":
+        detail = f"{leaf.read.spec} was changed in one of the runs, by no recorded operator: both wrote it alike"
     if event.kind == "contract":
         reader = _next_reader(pairs.forward if side == "candidate" else pairs.backward, event, leaf)
         if reader is not None:
@@ -34,7 +37,10 @@ def of_leaf(pairs: Pairs, event: Event, leaf: Leaf, side: str = "candidate") -> 
             event = reader
     like = pairs.like(event) if side == "candidate" else pairs.like_of_reference(event)
     operand = next((n for n, read in enumerate(event.reads) if read.value == leaf.read.value), None)
-    return Cause(kind, event, side, like, detail, leaf=leaf, operand=operand)
+    # Where the other run did not look, the same may have been so there.
+    unseen = kind == "overwritten" and like is not None and may_be_same_inputs(event, like)
+    one_of = ("overwritten", "kernel") if unseen else ()
+    return Cause(kind, event, side, like, detail, leaf=leaf, operand=operand, one_of=one_of)
 
 
 def _next_reader(origins: Origins, value: Event, leaf: Leaf) -> Event | None:

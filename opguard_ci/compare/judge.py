@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..trace.model import PHASES, Event
 from .absent import begins_earlier, joined, skipped_copy
-from .calls import arguments, of_arguments, of_kernel
+from .calls import arguments, of_arguments, of_arguments_of_unseen, of_kernel, of_late_find
 from .cause import Cause, hidden_write
 from .contract import Difference
 from .draws import DrawChange, draw_change
@@ -82,8 +82,8 @@ class Judge:
             return foreign
         if hidden_write(event) and base_name(event.op) not in self.reference.view(event.step).hidden:
             return of_hidden_write(event, like)
-        if leaf is not None and leaf.kind == "overwritten":
-            return of_leaf(self.pairs, event, leaf)
+        if leaf is not None and leaf.kind in ("overwritten", "torn"):
+            return of_arguments_of_unseen(self.pairs, event) or of_leaf(self.pairs, event, leaf)
         if origin.contra:
             return of_kernel(self.pairs, event)
         if event.draw is not None and event.draw.before != event.draw.after:
@@ -92,12 +92,16 @@ class Judge:
                 return random
         if leaf is not None and leaf.kind == "uninitialised":
             return of_leaf(self.pairs, event, leaf)
-        found = of_arguments(self.pairs, event) or of_operand(self.pairs, event, theirs)
+        found = (
+            of_arguments(self.pairs, event)
+            or of_arguments_of_unseen(self.pairs, event)
+            or of_operand(self.pairs, event, theirs)
+        )
         if found is not None:
             return found
         if leaf is not None and (like is not None or not is_old(self.pairs, event, leaf)):
             return of_leaf(self.pairs, event, leaf)
-        return self._of_code(event, like)
+        return of_late_find(self.pairs, event, like) or self._of_code(event, like)
 
     # Draws
 

@@ -94,7 +94,9 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
         if theirs is not None and _is_left_out(pairs, theirs) and any(r.value == mine.value for r in theirs.reads):
             yield missing(pairs, missing_before(pairs, other) or theirs)  # its input went on in its stead
         elif pairs.backward.status(other, others)[0] != "dirty":
-            yield Cause(_cause(pairs, mine, others), event, like=other, operand=number)
+            cause = _cause(pairs, mine, others)
+            one_of = (cause, "overwritten") if _may_be_foreign(pairs, event, mine, others) else ()
+            yield Cause(cause, event, like=other, operand=number, one_of=one_of)
 
 
 def _at_call(pairs: Pairs, made: Event, theirs: Event) -> Cause | None:
@@ -117,6 +119,16 @@ def _producers(pairs: Pairs, mine: tuple[Event, int], others: tuple[Event, int])
         made = origins.producers(reader.reads[number])
         found.append(made[0] if len(made) == 1 and made[0].step == reader.step else None)
     return found[0], found[1]
+
+
+def _may_be_foreign(pairs: Pairs, event: Event, mine: Read, others: Read) -> bool:
+    """Whether a value that one run alone has, though no operator made it, may have got there by a foreign write that
+    nobody looked for (level ``op``).
+    """
+    if not (pairs.reference.assumes or pairs.candidate.assumes) or not mine.writers or not others.writers:
+        return False
+    known = (pairs.reference.view(event.step).known, pairs.candidate.view(event.step).known)
+    return mine.value not in known[0] or others.value not in known[1]
 
 
 def _cause(pairs: Pairs, mine: Read, others: Read) -> str:

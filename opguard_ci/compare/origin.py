@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, WEAK, Event, Read
+from .assumed import is_torn
 from .side import Mask, Side, StepView
 from .values import base_name, call_key, is_empty, is_weak_spec, result
 
@@ -17,7 +18,9 @@ _MAX_COPIES: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value that comes from no operator: ``overwritten``, ``uninitialised`` or ``outside``."""
+    """A value that comes from no operator: ``overwritten``, ``torn`` (overwritten in one of the runs, and none looked),
+    ``uninitialised`` or ``outside``.
+    """
 
     kind: str
     read: Read
@@ -96,9 +99,9 @@ class Origins:
         known = read.value in view.known
         if known and not self._weak(view, event, read):
             return "clean", [], None
-        producers, allocated, over = self._behind(read)
+        producers, allocated, over = self._behind(read, event.step)
         if not known and over:
-            return "leaf", [], Leaf("overwritten", read)
+            return "leaf", [], Leaf(over, read)
         dirty = [producer for producer in producers if self.new(producer)]
         if dirty:
             return "dirty", dirty, None
@@ -119,17 +122,20 @@ class Origins:
         """The operators behind a read, seen through copies."""
         return self._behind(read)[0]
 
-    def _behind(self, read: Read) -> tuple[list[Event], bool, bool]:
-        """The operators behind a read, seen through copies; whether unwritten memory is among what was read, and
-        whether somebody unseen changed it on the way.
+    def _behind(self, read: Read, step: int | None = None) -> tuple[list[Event], bool, str]:
+        """The operators behind a read, seen through copies; whether unwritten memory is among what was read, and the
+        kind of leaf if somebody unseen changed it on the way, as far as can be told in a step.
         """
         found: dict[int, Event] = {}
-        allocated, over = False, False
+        allocated, over = False, ""
         queue, seen = [read], 0
         while queue and seen < _MAX_COPIES:
             seen += 1
             current = queue.pop()
-            over = over or bool(current.flags & OVER)
+            if current.flags & OVER:
+                over = "overwritten"
+            elif not over and step is not None and self.mine.assumes and is_torn(self.mine, self.other, step, current):
+                over = "torn"
             for writer in self.mine.writers(current):
                 if writer.kind == "alloc":
                     allocated = True

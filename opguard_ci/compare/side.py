@@ -20,8 +20,11 @@ from .hashes import Hasher, Hashes
 from .values import base_name
 
 Mask = npt.NDArray[np.bool_]
+_Calls = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+"""Hashes in order, and the row of each."""
 
 _OP: Final = KINDS.index("op")
+_VIEW: Final = KINDS.index("view")
 _COPY: Final = KINDS.index("copy")
 _CONTRACT: Final = KINDS.index("contract")
 
@@ -61,6 +64,12 @@ class StepView:
     def is_op(self) -> Mask:
         """Which rows are operators, views, copies and allocations aside."""
         found: Mask = self.arrays.kind == _OP
+        return found
+
+    @cached_property
+    def is_view(self) -> Mask:
+        """Which rows are views."""
+        found: Mask = self.arrays.kind == _VIEW
         return found
 
     @cached_property
@@ -160,15 +169,41 @@ class StepView:
         return self._hasher.hashes(self.arrays)
 
     @cached_property
-    def _calls(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        rows = np.flatnonzero(self.is_op)
+    def _ops(self) -> _Calls:
+        return self._sorted(self.is_op)
+
+    @cached_property
+    def _views(self) -> _Calls:
+        return self._sorted(self.is_view)
+
+    def _sorted(self, chosen: Mask) -> _Calls:
+        rows = np.flatnonzero(chosen)
         calls = self.hashes.call[rows]
         order = np.argsort(calls, kind="stable")
         return calls[order], rows[order]
 
     def calls(self, call: np.uint64) -> list[Event]:
         """The operators whose calls have a hash, in order."""
-        hashes, rows = self._calls
+        return self._with(call, self._ops)
+
+    def views(self, call: np.uint64) -> list[Event]:
+        """The views whose calls have a hash, in order."""
+        return self._with(call, self._views)
+
+    def shown(self, value: int) -> Event | None:
+        """The first view that showed a value."""
+        row = self._shown.get(value)
+        return None if row is None else self.event(row)
+
+    @cached_property
+    def _shown(self) -> dict[int, int]:
+        rows = np.repeat(np.arange(len(self.arrays)), np.diff(self.arrays.write_offsets))
+        chosen = self.is_view[rows]
+        pairs = zip(self.arrays.write_value[chosen].tolist()[::-1], rows[chosen].tolist()[::-1], strict=True)
+        return dict(pairs)
+
+    def _with(self, call: np.uint64, among: _Calls) -> list[Event]:
+        hashes, rows = among
         low = int(hashes.searchsorted(call))
         if low == len(hashes) or hashes[low] != call:
             return []
@@ -213,13 +248,20 @@ class Side:
         steps: their numbers, in order.
         index: tells where they stand.
         load: reads one.
+        assumes: inputs were not looked at (level ``op``).
 
     """
 
     def __init__(
-        self, steps: list[int], index: Callable[[], list[StepInfo]], load: Callable[[int], StepArrays]
+        self,
+        steps: list[int],
+        index: Callable[[], list[StepInfo]],
+        load: Callable[[int], StepArrays],
+        *,
+        assumes: bool = False,
     ) -> None:
         self.steps = steps
+        self.assumes = assumes
         self._known = frozenset(steps)
         self._index, self._load = index, load
         self._hasher = Hasher()

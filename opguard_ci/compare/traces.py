@@ -26,4 +26,5 @@ class TraceLike(Protocol):
 
 def side_of(trace: TraceLike) -> Side:
     """A trace as one side of a comparison; steps are read when they are asked for."""
-    return Side(sorted(entry["step"] for entry in trace.manifest["steps"]), trace.index, trace.arrays)
+    steps = sorted(entry["step"] for entry in trace.manifest["steps"])
+    return Side(steps, trace.index, trace.arrays, assumes=trace.manifest.get("level") == "op")

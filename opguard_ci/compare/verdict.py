@@ -13,6 +13,7 @@ import numpy as np
 
 from ..determinism.environment import diff
 from ..errors import IncomparableError
+from ..levels import BLIND_SPOTS
 from ..trace.model import SCHEMA
 from .align import structure
 from .allowances import Allowances
@@ -120,6 +121,8 @@ class _Comparison:
             mine, other = self.left.get(name), self.right.get(name)
             if mine != other:
                 notes.append(f"The two sides differ in {name}: {mine!r} and {other!r}.")
+        levels = [manifest.get("level") for manifest in (self.left, self.right)]
+        notes += [sentence for level, sentence in BLIND_SPOTS.items() if level in levels]
         for side, manifest in (("reference", self.left), ("candidate", self.right)):
             notes += [f"{side}: {note}" for note in manifest.get("notes", ())]
         return notes
@@ -137,9 +140,11 @@ class _Comparison:
         base["tolerance"] = self.allowances.to_json()
         if step is None:
             transient = self._transient(self.differing) if self.full else []
-            if any(item["cause"] == "kernel" for item in transient):
+            kernels = [item for item in transient if item["cause"] == "kernel"]
+            if kernels:
+                either = "" if any("one_of" not in item for item in kernels) else ", or something wrote to its inputs"
                 self.notes.append(
-                    "Warning: a kernel gave other bits for the same inputs, though "
+                    f"Warning: a kernel gave other bits for the same inputs{either}, though "
                     + ("what differs is within tolerance." if self.allowances.used else "no contract value differs.")
                 )
             name = "equivalent" if self.differing else "identical"

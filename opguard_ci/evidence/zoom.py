@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from opguard_ci.compare.cause import argument_name
+from opguard_ci.compare.arguments import argument_name
 from opguard_ci.compare.verdict import compare_traces
 from opguard_ci.errors import UsageError
 from opguard_ci.evidence.difference import difference

@@ -49,7 +49,10 @@ def divergence_block(divergence: Divergence) -> list[Line]:
     if (computes := divergence.get("computes")) and computes != divergence.get("op"):
         lines += field("computes", clean(computes))
     lines += field("what", f"{cause}: {detail}" if detail else cause, style="mark")
-    if cause in CAUSES:
+    one_of = [clean(other) for other in _list(divergence.get("one_of"), str)]
+    if one_of:
+        lines += field("", f"One of: {', '.join(one_of)}. The level of these traces does not tell.")
+    elif cause in CAUSES:
         lines += field("", CAUSES[cause])
     lines += _blocks(divergence)
     lines += _evidence(divergence.get("evidence"))

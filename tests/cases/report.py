@@ -1,4 +1,4 @@
-"""Prints what is found in each case and variant: ``python tests/cases/report.py [--variants a,b] [NAME…]``."""
+"""Prints what is found in each case and variant: ``tests/cases/report.py [--variants a,b] [--level op] [NAME…]``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -22,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of case names; all cases if none is given")
     parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument("--level", default="full", choices=("full", "op"))
     parser.add_argument("--keep", metavar="DIR", help="leave programs and traces there")
     options = parser.parse_args()
     os.environ.setdefault("OPGUARD_SERVER_IDLE", "0")  # a server that is kept would go on with the code of before
@@ -30,7 +32,7 @@ def main() -> int:
         for case in all_cases():
             if options.names and not case.name.startswith(tuple(options.names)):
                 continue
-            sides = Sides(case, Path(options.keep or scratch) / case.name, run_side)
+            sides = Sides(case, Path(options.keep or scratch) / case.name, partial(run_side, level=options.level))
             for variant in options.variants.split(","):
                 try:
                     examined = sides.examine(variant)

@@ -32,7 +32,9 @@ class Example:
     candidate: MemoryTrace
 
 
-def example(rng: random.Random, kind: str, *, edits: bool, num_nodes: int | None = None) -> Example | None:
+def example(
+    rng: random.Random, kind: str, *, edits: bool, num_nodes: int | None = None, level: str = "full"
+) -> Example | None:
     """A random example; None if the program has no place for this fault, or the edits change numbers by themselves."""
     program = random_program(rng, num_nodes)
     place: tuple[Program, int] | None = (program, -1)
@@ -42,15 +44,15 @@ def example(rng: random.Random, kind: str, *, edits: bool, num_nodes: int | None
             return None
     prepared_program, number = place
     changed = edited(rng, prepared_program) if edits else prepared_program
-    reference = run(program)
-    clean = run(changed) if edits or changed is not program else reference
+    reference = run(program, level=level)
+    clean = run(changed, level=level) if edits or changed is not program else reference
     if not same_contract(reference, clean) or not math.isfinite(reference.loss):
         return None
     fault = random_fault(rng, kind, changed, number, _breakable(reference, clean) if kind in KERNEL else [])
     if fault is None:
         return None
     try:
-        candidate = run(changed, fault)
+        candidate = run(changed, fault, level)
     except (RuntimeError, ZeroDivisionError):  # an optimizer with a zeroed or negated step count
         return None
     return Example(kind, program, changed, fault, reference, clean, candidate)
@@ -182,7 +184,7 @@ def judge(case: Example) -> Judgement:
     places = [item for item in named if _is_place(case, item, true)]
     if not places:
         return Judgement("place", reached, text)
-    if not any(item["cause"] in _causes(case, true) for item in places):
+    if not any({item["cause"], *item.get("one_of", ())} & _causes(case, true) for item in places):
         return Judgement("cause", reached, text)
     return Judgement("right", reached, text)
 

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(("neutral", *FAULTS)))
     parser.add_argument("--edits", choices=("no", "yes", "both"), default="both")
+    parser.add_argument("--level", choices=("full", "op"), default="full")
     parser.add_argument("--show", action="store_true", help="say what was wrong")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -36,22 +37,23 @@ def main() -> int:
         for edits in {"no": (False,), "yes": (True,), "both": (False, True)}[options.edits]:
             if kind == "neutral" and not edits:
                 continue
-            _row(kind, edits, range(options.first, options.first + options.seeds), options.show)
+            _row(kind, edits, range(options.first, options.first + options.seeds), options)
     return 0
 
 
-def _row(kind: str, edits: bool, seeds: range, show: bool) -> None:
+def _row(kind: str, edits: bool, seeds: range, options: argparse.Namespace) -> None:
     tally: Counter[tuple[str, bool]] = Counter()
     start = time.perf_counter()
     for seed in seeds:
         try:
-            found = _neutral(seed) if kind == "neutral" else _faulty(kind, edits, seed)
+            level = options.level
+            found = _neutral(seed, level) if kind == "neutral" else _faulty(kind, edits, seed, level)
         except Exception:
             found = Judgement("crash", True, traceback.format_exc(limit=-3))
         if found is None:
             continue
         tally[found.outcome, found.reached] += 1
-        if show and found.outcome not in ("right", "masked"):
+        if options.show and found.outcome not in ("right", "masked"):
             print(f"   {kind} {'edited' if edits else 'plain'} seed {seed}: {found.outcome}: {found.text}")
 
     def rate(reached: bool) -> str:
@@ -66,15 +68,15 @@ def _row(kind: str, edits: bool, seeds: range, show: bool) -> None:
     print(*cells, f"{time.perf_counter() - start:6.0f} s", flush=True)
 
 
-def _faulty(kind: str, edits: bool, seed: int) -> Judgement | None:
-    case = example(random.Random(f"{kind} {edits} {seed}"), kind, edits=edits)
+def _faulty(kind: str, edits: bool, seed: int, level: str) -> Judgement | None:
+    case = example(random.Random(f"{kind} {edits} {seed}"), kind, edits=edits, level=level)
     return judge(case) if case is not None else None
 
 
-def _neutral(seed: int) -> Judgement | None:
+def _neutral(seed: int, level: str) -> Judgement | None:
     rng = random.Random(f"neutral {seed}")
     program = random_program(rng)
-    reference, candidate = run(program), run(edited(rng, program))
+    reference, candidate = run(program, level=level), run(edited(rng, program), level=level)
     if not same_contract(reference, candidate):
         return None
     verdict = compare_traces(reference, candidate)

@@ -155,10 +155,10 @@ def _break(fault: Fault, tensors: list[torch.Tensor]) -> None:
         view[...] ^= word(1 << (8 * size - 1))
 
 
-def run(program: Program, fault: Fault | None = None) -> MemoryTrace:
+def run(program: Program, fault: Fault | None = None, level: str = "full") -> MemoryTrace:
     """One captured run from fixed seeds."""
     tables: list[StepTable] = []
-    session = Session("/nowhere", tables.append)
+    session = Session("/nowhere", tables.append, level=level)
     steps = Steps(session, None)
     torch.manual_seed(program.seed)
     try:
@@ -170,7 +170,7 @@ def run(program: Program, fault: Fault | None = None) -> MemoryTrace:
             loss = _train(program, fault, steps)
     finally:
         session.close()
-    trace = MemoryTrace(tables)
+    trace = MemoryTrace(tables, level)
     trace.loss = loss
     return trace
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opguard_ci.compare.arguments import changed_arguments, split_arguments
+from opguard_ci.compare.arguments import argument_name, changed_arguments, split_arguments
 
 _NAMES = st.text("abcdefgh_", min_size=1, max_size=6)
 _TEXTS = st.one_of(
@@ -36,3 +37,20 @@ def test_one_changed_argument() -> None:
     """The usual case reads as a phrase."""
     before, after = "input=%0, eps=1e-05, dim=[0, 1]", "input=%0, eps=1e-06, dim=[0, 1]"
     assert changed_arguments(before, after) == "eps 1e-05 -> 1e-06"
+
+
+@pytest.mark.parametrize(
+    ("args", "number", "name"),
+    [
+        ("input=%0, weight=%1, eps=1e-05", 1, "weight"),
+        ("tensors=[%0, %1], dim=1", 0, "tensors[0]"),
+        ("tensors=[%0, %1, %2], dim=1", 1, "tensors[1]"),
+        ("tensors=[%0, %1, %2], dim=1", 2, "tensors[2]"),
+        ("self=[%0], other=%10", 1, "tensor 1"),
+        ("self=%0, indices=[None, %1]", 1, "indices[1]"),
+        ("", 0, "tensor 0"),
+    ],
+)
+def test_names_of_tensor_arguments(args: str, number: int, name: str) -> None:
+    """By the argument that holds the tensor, also in the midst of a list."""
+    assert argument_name(args, number) == name

@@ -10,7 +10,9 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from opguard_ci.capture import call
 from opguard_ci.compare import compare_traces
+from opguard_ci.trace.model import ASSUMED
 
 from .edits import FAULTS, edited
 from .judging import example, judge, same_contract
@@ -69,6 +71,52 @@ def test_a_fault_is_named(kind: str, edits: bool) -> None:
         assert found.outcome in ("right", "masked"), found.text
 
     named()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "foreign"])
+def test_a_fault_is_named_at_level_op(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no input was looked at that need not be, the verdict is the same."""
+    monkeypatch.setattr(call, "_FIRST_CALLS", 0)
+
+    @settings(_SETTINGS, max_examples=4)
+    @given(_RANDOMS)
+    def named(rng: random.Random) -> None:
+        case = example(rng, kind, edits=True, level="op")
+        assume(case is not None)
+        assert case is not None
+        found = judge(case)
+        assert found.outcome in ("right", "masked"), found.text
+
+    named()
+
+
+def test_a_foreign_write_at_level_op_is_never_put_down_to_what_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``overwritten`` is the cause, or one of those left; the first reader may not be the one that is named."""
+    monkeypatch.setattr(call, "_FIRST_CALLS", 0)
+
+    @settings(_SETTINGS, max_examples=25)
+    @given(_RANDOMS)
+    def honest(rng: random.Random) -> None:
+        case = example(rng, "foreign", edits=False, level="op")
+        assume(case is not None)
+        assert case is not None
+        first = compare_traces(case.reference, case.candidate).first_divergence
+        if first is not None:
+            causes = {first["cause"], *first.get("one_of", ())}
+            assert causes & {"overwritten", *(("data",) if case.program.from_numpy else ())}, first
+
+    honest()
+
+
+@settings(_SETTINGS, max_examples=20)
+@given(_RANDOMS)
+def test_both_levels_leave_the_same_values(rng: random.Random) -> None:
+    """Digest by digest, so that a trace of one can be compared with one of the other."""
+    program = random_program(rng)
+    full, op = run(program), run(program, level="op")
+    assert [step["digests"] for step in full.manifest["steps"]] == [step["digests"] for step in op.manifest["steps"]]
+    assert any(read.flags & ASSUMED for event in op.events() for read in event.reads)
+    assert compare_traces(full, op).verdict == "identical"
 
 
 # The smallest programs for what was once judged wrongly
