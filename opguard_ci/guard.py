@@ -159,7 +159,7 @@ def check(project: Project, job: Job, wanted: Wanted) -> Checked:
 
     """
     recipe = recipe_id(job.target, job.cwd, str(project.root))
-    key = project.commits.environment_key(project.commits.server(job))
+    key = project.commits.environment_key(project.commits.server(job), project.commits.places.ranks(job))
     chosen = project.references.choose(recipe, key, wanted)
     try:
         document = _against(project, job, chosen)

@@ -24,6 +24,7 @@ class Asked:
     level: str | None = None
     timeout: float | None = None
     argv: tuple[str, ...] = ()
+    ranks: int | None = None
 
 
 def jobs_of(project: Project, targets: Sequence[str], cwd: str, asked: Asked) -> list[Job]:
@@ -51,7 +52,9 @@ def jobs_of(project: Project, targets: Sequence[str], cwd: str, asked: Asked) ->
 def _settled(project: Project, job: Job, asked: Asked) -> Job:
     own = project.commits.places.declared(job).literals.get("level")
     level = asked.level or (own if own in LEVELS else project.config.level)
-    return replace(job, profile=asked.profile, level=str(level), timeout=asked.timeout, argv=asked.argv)
+    return replace(
+        job, profile=asked.profile, level=str(level), timeout=asked.timeout, argv=asked.argv, ranks=asked.ranks
+    )
 
 
 def _expanded(project: Project, entry: str) -> list[str]:

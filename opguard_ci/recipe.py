@@ -23,6 +23,9 @@ from .tolerance import Tolerance
 PROFILES: Final = ("strict", "portable", "observe")
 LEVELS: Final = ("auto", "contract", "op", "full")
 
+MAX_RANKS: Final = 64
+"""So many processes on one machine that a run may be made of."""
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ATTRIBUTE: Final = "__opguard_recipe__"
 
@@ -37,6 +40,7 @@ class RecipeOptions:
     level: str = "auto"
     timeout: float = 600.0
     tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
+    ranks: int = 1
 
     def as_arguments(self) -> dict[str, Any]:
         """What ``@recipe`` takes to give the same options."""
@@ -52,6 +56,7 @@ def recipe(
     level: str = "auto",
     timeout: float = 600.0,
     tolerance: Mapping[str, Tolerance] | None = None,
+    ranks: int = 1,
 ) -> Callable[[_F], _F]:
     """Declare a generator function as a recipe: a short pinned training run in which one yield is one step.
 
@@ -65,6 +70,7 @@ def recipe(
         timeout: Seconds after which a run is ended.
         tolerance: By pattern of contract names (``*`` stands for anything): how far their values may be from the
             reference's, as ``{"loss": ulp(2), "model.*": rtol(1e-6)}``. The first pattern that fits a name counts.
+        ranks: In how many processes it runs, started as torchrun would (docs: ranks).
 
     Raises:
         UsageError: An argument is out of range, or the decorator was used without arguments.
@@ -87,7 +93,11 @@ def recipe(
         all(isinstance(p, str) and isinstance(limit, Tolerance) for p, limit in (tolerance or {}).items()),
         f"tolerance must map patterns of contract names to ulp(…), rtol(…) or atol(…), not {tolerance!r}",
     )
-    options = RecipeOptions(steps, seed, profile, level, float(timeout), dict(tolerance or {}))
+    _require(
+        isinstance(ranks, int) and not isinstance(ranks, bool) and 1 <= ranks <= MAX_RANKS,
+        f"ranks must be a whole number from 1 to {MAX_RANKS}, not {ranks!r}",
+    )
+    options = RecipeOptions(steps, seed, profile, level, float(timeout), dict(tolerance or {}), ranks)
 
     def decorate(decorated: _F) -> _F:
         setattr(decorated, _ATTRIBUTE, options)
@@ -256,6 +266,12 @@ def discover(file: Path) -> dict[str, Decoration]:
                 profile = literals.get("profile")
                 found[node.name] = Decoration(True, profile if isinstance(profile, str) else None, literals)
     return found
+
+
+def own_ranks(literals: Mapping[str, Any]) -> int:
+    """The ranks that a decoration says (see ``Decoration.literals``); 1 where it says none that can be."""
+    ranks = literals.get("ranks")
+    return ranks if type(ranks) is int and 1 <= ranks <= MAX_RANKS else 1
 
 
 def peek_profile(text: str, cwd: str, root: str | None = None) -> str:

@@ -110,7 +110,7 @@ class Guard:
         """
         from opguard_ci.store.recipes import recipe_id
 
-        key = project.commits.environment_key(project.commits.server(job))
+        key = project.commits.environment_key(project.commits.server(job), project.commits.places.ranks(job))
         chosen = project.references.choose(recipe_id(job.target, job.cwd, str(project.root)), key, wanted)
         if chosen.golden is not None or chosen.commit is None:
             return Base(job, chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -60,14 +61,15 @@ class RecipeItem(pytest.Function):
             cwd,
             level=settings.level or (options.level if options.level != "auto" else project.config.level),
             timeout=options.timeout if options.timeout != 600 else project.config.timeout,
+            ranks=options.ranks,
         )
         profile = profile_of(project, job, options.profile, settings.profile)
         if as_node is None:
             as_node = hasattr(self, "callspec") or guard.settings.in_process or node.is_measured()
         if not as_node:
-            return Job(job.target, cwd, profile=profile, level=job.level, timeout=job.timeout)
+            return replace(job, profile=profile)
         arguments = node.arguments_for(self.config, f"{place}::{self.name}", cwd)
-        return Job(node.target_of(arguments[-1]), cwd, arguments, profile=profile, level=job.level, timeout=job.timeout)
+        return replace(job, target=node.target_of(arguments[-1]), argv=arguments, profile=profile)
 
     def setup(self) -> None:
         """Find the reference and run it, unless it was run before: one that cannot be run is an error, no failure."""

@@ -24,7 +24,7 @@ class RecipeRuns(Commits):
         """Whether the commit's run need not be measured again."""
         laid, _ = self.places.overlay(job, commit)
         key = self._key(job, commit, laid, None, 0)
-        return self._runs.find(key, self.environment_key(self.server(job))) is not None
+        return self._runs.find(key, self.environment_key(self.server(job), self.places.ranks(job))) is not None
 
     def request(self, job: Job) -> RunRequest:
         """The request for a run of the working tree, into a new folder."""

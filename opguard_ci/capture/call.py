@@ -30,6 +30,8 @@ _MAX_GARBAGE: Final = 1 << 20
 # What a call did to the memory of an output or an argument.
 _SHOWN, _ALLOCATED, _WRITTEN, _GROWN = range(4)
 
+LEFT: Final = _WRITTEN
+
 _Change = tuple[Look, int, int, Place | None]  # what is there now, slot, what was done, where
 
 
@@ -183,7 +185,7 @@ class Call:
         if type(result) is torch.Tensor:
             outputs.append(result)
         else:
-            _collect(result, outputs)
+            collect(result, outputs)
         tensors = given.tensors
         slots: list[int] = list(range(len(outputs)))
         if info.written:
@@ -350,9 +352,10 @@ class Call:
         return _COPY if same else _OP
 
 
-def _collect(result: Any, into: list[torch.Tensor]) -> None:
+def collect(result: Any, into: list[torch.Tensor]) -> None:
+    """Add the tensors of a result to a list, in order."""
     if isinstance(result, torch.Tensor):
         into.append(result)
     elif isinstance(result, (tuple, list)):
         for item in result:
-            _collect(item, into)
+            collect(item, into)

@@ -35,6 +35,8 @@ def compiled_graph(session: Session, original: Callable[..., Any]) -> Callable[.
         lane = session.lane
         if session.closed or lane.silent:
             return original(graph, inputs)
+        if session.collectives is not None and session.begun:
+            session.collectives.used(inputs)
         info = _BACKWARD if torch._C._current_graph_task_id() != -1 else _FORWARD
         call = _begin(session, info, graph, inputs)
         lane.silent += 1

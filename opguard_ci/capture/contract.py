@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 _MAX_DEPTH: Final = 20
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 Held = torch.Tensor | int | float | complex | bool | str | bytes | None
 
@@ -47,6 +48,19 @@ def flatten_step(yielded: Any) -> Iterator[Entry]:
     for key, held in yielded.items():
         section = "loss" if str(key) == "loss" or str(key).endswith("_loss") else "value"
         yield from _flatten(str(key), held, section, 0, names)
+
+
+def unwrapped(held: Held) -> Held:
+    """What a tensor subclass wraps, if that is one tensor: of a DTensor this rank's part, as operators see it."""
+    if type(held) in _PLAIN or not isinstance(held, torch.Tensor):
+        return held
+    inside = getattr(held, "__tensor_flatten__", None)
+    if inside is None:
+        return held
+    if hasattr(held, "trigger_wait"):  # a collective's result, which nobody has asked for yet
+        held.trigger_wait()
+    parts = [part for part in (getattr(held, name) for name in inside()[0]) if isinstance(part, torch.Tensor)]
+    return unwrapped(parts[0]) if len(parts) == 1 else held
 
 
 def _names_of(held: Any) -> dict[int, str]:

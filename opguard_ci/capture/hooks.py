@@ -58,6 +58,7 @@ def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[No
             _patch(stack, _MultiProcessingDataLoaderIter, "__init__", functools.partial(_make_workers, session))
             _patch(stack, BaseProcess, "start", functools.partial(_start_process, session))
             _listen_to_compiler(stack, session)
+            _listen_to_collectives(stack, session)
             stack.enter_context(Recorder(session))
         yield
 
@@ -111,6 +112,13 @@ def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
     # Not by registering callbacks: torch._dynamo.reset() forgets those.
     _patch(stack, CompilationCallbackHandler, "install_callbacks", functools.partial(_compiling, session))
     _patch(stack, CompiledFxGraph, "__call__", functools.partial(compiled_graph, session))
+
+
+def _listen_to_collectives(stack: ExitStack, session: Session) -> None:
+    if torch.distributed.is_available():
+        from .collectives import listen_to_work
+
+        listen_to_work(stack, session)
 
 
 def _compiling(

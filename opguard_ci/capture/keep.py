@@ -2,9 +2,10 @@
 
 An event is named by its place, which is the same in every run that does the same: the n-th operator call of a lane, or
 the n-th contract value, both counted from 0 over the whole run. Views and allocations do not count: how many of them a
-loader makes depends on which of its workers is faster. What is kept of event k are ``<k>-before.safetensors``
-(a call's tensor arguments, or the contract value), ``<k>-after.safetensors`` (outputs, and arguments that the call
-changed) and its entry in ``kept.json``; ``opguard_ci.evidence.kept`` reads them.
+loader makes depends on which of its workers is faster. Nor do collectives, which end when somebody waits for them. What
+is kept of event k are ``<k>-before.safetensors`` (a call's tensor arguments, or the contract value),
+``<k>-after.safetensors`` (outputs, and arguments that the call changed) and its entry in ``kept.json``;
+``opguard_ci.evidence.kept`` reads them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 KEPT: Final = "kept.json"
-_UNCOUNTED: Final = (KINDS.index("view"), KINDS.index("alloc"))
+_UNCOUNTED: Final = (KINDS.index("view"), KINDS.index("alloc"), KINDS.index("collective"))
 _NATIVE: Final = frozenset(
     ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "bool"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

@@ -58,6 +58,12 @@ class Recorder(TorchDispatchMode):
         info = session.infos.get(func) or session.describe(func)
         if info.skipped:
             return func(*args, **kwargs)
+        if session.begun or info.collective:
+            collectives = session.collectives
+            assert collectives is not None
+            collectives.before(info, (*args, *kwargs.values()))
+            if info.collective:
+                return collectives.call(func, info, args, kwargs)
         call: Call | None = None
         try:
             given = arguments(info, args, kwargs)

@@ -50,7 +50,8 @@ class Recording:
         root = request.root or request.cwd
         document = environment.environment_document()
         profile = request.profile or "observe"
-        self._writer = TraceWriter(Path(request.output))
+        self._rank = request.rank or 0
+        self._writer = TraceWriter(Path(request.output), self._rank)
         self._request = request
         self._expected = _expected(request)
         self._manifest: dict[str, Any] = {
@@ -64,7 +65,7 @@ class Recording:
             "profile": profile,
             "level": "",
             "scheme": "",
-            "ranks": 1,
+            "ranks": request.ranks,
             "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
             "steps": [],
             "objects": {},
@@ -77,6 +78,8 @@ class Recording:
             "complete": False,
         }
         self._flagged = Flagged()
+        if request.rank is not None:  # a part of the manifest: see trace.ranks
+            self._manifest["rank"] = request.rank
         self._pid = os.getpid()
         self._manifest_due = 0.0
         self.broken: OpguardError | None = None
@@ -107,8 +110,7 @@ class Recording:
             if self.session.numbers is not None and (rows := self.session.numbers.take()):
                 self._writer.write_known(rows)
             self._writer.write_step(table)
-            entry = {"step": table.step, "events": len(table), "digests": step_digests(table)}
-            steps.append({**entry, "flagged": self._flagged.events(table)})
+            steps.append(self._entry(table))
             now = time.monotonic()
             if len(steps) <= _EAGER_STEPS or now >= self._manifest_due:
                 self._manifest_due = now + _MANIFEST_EVERY
@@ -119,6 +121,13 @@ class Recording:
             self.session.discard()
             raise enough() from error
         self._stop_if_unexpected(table.step)
+
+    def _entry(self, table: StepTable) -> dict[str, Any]:
+        mine = {"events": len(table), "digests": step_digests(table), "flagged": self._flagged.events(table)}
+        if self._request.rank is None:
+            return {"step": table.step, **mine}
+        ranks = [mine if rank == self._rank else None for rank in range(self._request.ranks)]
+        return {"step": table.step, "events": len(table), "digests": {}, "ranks": ranks}
 
     def _write_manifest(self) -> None:
         self._manifest["scheme"] = self.session.scheme
@@ -159,6 +168,7 @@ class Recording:
         """Write what is left and the final manifest; returns the whole outcome."""
         if self.is_forked:
             return outcome
+        failed_at = time.monotonic()
         with suppress(EnoughSteps):
             self.session.close()
         self._manifest["objects"] = self._writer.close()
@@ -177,6 +187,8 @@ class Recording:
         self._manifest["complete"] = outcome["status"] == "ok"
         with suppress(OpguardError) if self.broken is not None else nullcontext():  # it is said already
             self._write_manifest()
+        if self._request.rank is not None and outcome["status"] != "ok":
+            outcome = {**outcome, "failed_at": failed_at}
         return {
             **outcome,
             "steps": len(self._manifest["steps"]),

@@ -17,6 +17,7 @@ from ..determinism.environment import environment_document, environment_key
 from ..determinism.profile import seed_everything
 from ..errors import OpguardError, UntestableError
 from ..recipe import RecipeOptions, Target, check_callable, load_function, marking, options_of, parse_target
+from ..worker import ranks
 from ..worker.proof import Proof, code_of
 from ..worker.request import RunRequest
 from .hooks import listening
@@ -39,6 +40,10 @@ def execute(request: RunRequest) -> dict[str, Any]:
         UsageError: What is wrong before the target runs: it does not exist, the output cannot be written.
 
     """
+    if request.ranks > 1 and request.rank is None and request.target != ENVIRONMENT:
+        return ranks.launch(request)
+    if request.ranks > 1:
+        ranks.as_launched()
     if request.target == ENVIRONMENT:
         document = environment_document()
         key = environment_key(document, request.profile or "observe")

@@ -9,9 +9,10 @@ from typing import Any, Final
 import torch
 
 from ..trace.model import HOST, KINDS, RANDOM
+from .collective_ops import effects_of
 from .text import Template, default_text
 
-_OP, _VIEW, _COPY, _ALLOC = (KINDS.index(kind) for kind in ("op", "view", "copy", "alloc"))
+_OP, _VIEW, _COPY, _ALLOC, _COLLECTIVE = (KINDS.index(kind) for kind in ("op", "view", "copy", "alloc", "collective"))
 
 BREADCRUMB_BYTES: Final = 256
 
@@ -30,7 +31,7 @@ _ALLOCATIONS: Final = frozenset(
 _RESIZES: Final = frozenset(("resize_", "resize_as_", "_resize_output_"))
 """Keep the bytes that there are, and may add some that nobody has written."""
 _VIEWS_WITHOUT_ALIAS: Final = frozenset(
-    ["_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "set_", "detach_", "alias"]
+    ["_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "set_", "detach_", "alias", "_wrap_tensor_autograd"]
 )
 _COPIES: Final = frozenset(
     ["clone", "copy_", "contiguous", "_to_copy", "lift_fresh_copy", "_foreach_copy_", "resolve_conj", "resolve_neg"]
@@ -67,8 +68,9 @@ _UNDECLARED: Final = frozenset(
 _SCRATCH: Final[dict[str, tuple[frozenset[str], frozenset[int]]]] = {
     "mkldnn_rnn_layer": (frozenset(), frozenset((3,))),
     "mkldnn_rnn_layer_backward": (frozenset(("workspace",)), frozenset()),
+    "all_gather_copy_in": (frozenset(("all_gather_output",)), frozenset((1,))),  # filled for this rank only
 }
-"""Arguments and outputs that are a library's own scratch memory, in part never written: they have no value."""
+"""Arguments and outputs that are a library's own memory (oneDNN's, FSDP2's), in part never written: no value."""
 _HOST: Final = frozenset(("_local_scalar_dense", "equal", "is_nonzero", "allclose"))
 
 
@@ -102,6 +104,8 @@ class OpInfo:
     """Built in, and not known to write what its schema calls read-only."""
     resizes: bool
     skipped: bool
+    collective: bool
+    """Of torch.distributed: its results are there when somebody has waited for them."""
     crumb: bytes
     """The name as it is left for crash reports."""
     templates: dict[Any, Template] = field(default_factory=dict, compare=False)
@@ -117,19 +121,24 @@ def describe(func: Any) -> OpInfo:
     written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     out = frozenset(a.name for a in schema.arguments if a.is_out)
     first = schema.arguments[0].name if schema.arguments else ""
+    effects = effects_of(schema.name)
+    if effects is not None:
+        written |= effects.updated | effects.filled
     overwrites = (written & {first} if base in _OVERWRITES else frozenset()) | (written & out)
+    if effects is not None:
+        overwrites |= effects.filled
     is_random = torch.Tag.nondeterministic_seeded in func.tags
     scratch, scratch_outputs = _SCRATCH.get(base, (frozenset[str](), frozenset[int]()))
     builtin = namespace in ("aten", "prims", "prim", "profiler", "_c10d_functional", "c10d")
     return OpInfo(
         name=str(func),
-        kind=_kind(base, schema, bool(written)),
+        kind=_kind(base, schema, bool(written)) if effects is None else _COLLECTIVE,
         order=tuple(a.name for a in schema.arguments),
         positional=tuple(a.name for a in schema.arguments if not a.kwarg_only),
         defaults={a.name: default_text(a.default_value) for a in schema.arguments if a.has_default_value()},
         written=written,
         overwrites=overwrites,
-        scratch=scratch,
+        scratch=scratch if effects is None else effects.scratch,
         scratch_outputs=scratch_outputs,
         generators=frozenset(a.name for a in schema.arguments if "Generator" in str(a.type)),
         random=is_random,
@@ -139,6 +148,7 @@ def describe(func: Any) -> OpInfo:
         trusted=builtin and base not in _UNDECLARED,
         resizes=base in _RESIZES,
         skipped=namespace == "profiler",
+        collective=effects is not None,
         crumb=_crumb(str(func)),
     )
 
@@ -163,6 +173,7 @@ def opaque(name: str, kind: int, written: tuple[str, ...] = ()) -> OpInfo:
         trusted=False,
         resizes=False,
         skipped=False,
+        collective=False,
         crumb=_crumb(name),
     )
 

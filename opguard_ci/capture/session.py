@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ import torch
 
 from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
 from .call import Call
+from .contract import Entry, unwrapped
 from .fingerprint import cpu, mix64
 from .fingerprint.cuda import DeviceFingerprints
 from .fingerprint.quiet import Unhashable, quiet
@@ -30,11 +32,11 @@ from .rows import Rows, WriteRow
 from .schema import BREADCRUMB_BYTES, OpInfo, describe
 
 if TYPE_CHECKING:
-    from .contract import Entry
+    from .collectives import Collectives
     from .keep import Keeper
     from .numbers import Numbers
 
-_CONTRACT: Final = KINDS.index("contract")
+_CONTRACT, _COLLECTIVE = KINDS.index("contract"), KINDS.index("collective")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
 _STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
@@ -52,6 +54,7 @@ class _Lane(threading.local):
     optimizing: tuple[tuple[int, CodeType], ...] = ()  # frames of optimizer steps, by id, and their code
     silent = 0  # in a compiler or inside a compiled region: operators are no events of their own
     making_workers = 0
+    lent_phase: int | None = None  # of who asked for what runs here
 
 
 def _is_running(number: int, code: CodeType) -> bool:
@@ -108,6 +111,9 @@ class Session:
         self._late = Late(self.devices, self.looks.learn_constants, self.defect)
         self._ready: list[StepTable] = []
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
+        self.begun: list[Any] = []
+        """Collectives whose results were not looked at yet; ``collectives`` does it before an operator uses them."""
+        self.collectives: Collectives | None = None
         self.crumbs: mmap.mmap | None = None
         """Where the name of the operator that starts is left for the account of a crash."""
 
@@ -129,6 +135,8 @@ class Session:
             lane.optimizing = ()  # the step raised
         if lane.loading:
             return _DATA
+        if lane.lent_phase is not None:
+            return lane.lent_phase
         return _SETUP if self.step < 0 else _FORWARD
 
     def spend(self, nbytes: int) -> None:
@@ -287,7 +295,8 @@ class Session:
             op = strings.op(call.info.name)
         if args is None:
             args = strings.args(call.text)
-        row = (call.lane, call.phase, call.kind, op, args, call.module, call.stack, NULL, call.flags, *draw)
+        key = strings.key(call.key) if call.kind == _COLLECTIVE else NULL  # type: ignore[attr-defined]
+        row = (call.lane, call.phase, call.kind, op, args, call.module, call.stack, key, call.flags, *draw)
         self.rows.append(row, call.reads, writes)
 
     def record_contract(self, entries: Iterable[Entry]) -> None:
@@ -300,6 +309,9 @@ class Session:
 
     def _record_contract(self, entries: list[Entry]) -> None:
         lane, phase = self.lane_number(), self.phase()
+        entries = [replace(entry, held=unwrapped(entry.held)) for entry in entries]
+        if self.collectives is not None and self.begun:
+            self.collectives.used([entry.held for entry in entries])
         tensors = [entry.held for entry in entries if isinstance(entry.held, torch.Tensor)]
         try:
             found = iter(values(tensors, self.devices))
@@ -388,6 +400,8 @@ class Session:
 
     def close(self) -> None:
         """Write what is left; later operators are no longer recorded."""
+        if self.collectives is not None and not self.closed:
+            self.collectives.close()
         with self.lock:
             try:
                 self._end(keep=0)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opguard_ci.commands.options import at_least, seconds
+from opguard_ci.commands.options import add_ranks_option, at_least, seconds
 from opguard_ci.determinism.profile import PROFILES
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def add_commit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="TARGET", help="what to run; default: the project's only recipe")
     parser.add_argument("--profile", choices=PROFILES, help="default: the target's own")
     parser.add_argument("--steps", type=at_least(1), metavar="N", help="end each run after N steps")
+    add_ranks_option(parser)
     parser.add_argument("--timeout", type=seconds, metavar="S", help="end each run after S seconds (default: 600)")
     parser.add_argument(
         "--pin",
@@ -57,4 +58,5 @@ def commit_job(args: argparse.Namespace, project: Project) -> Job:
         steps=args.steps,
         timeout=args.timeout,
         pins=pins,
+        ranks=args.ranks,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opguard_ci.recipe import LEVELS, PROFILES, parse_target, peek
+from opguard_ci.recipe import LEVELS, MAX_RANKS, PROFILES, own_ranks, parse_target, peek
 from opguard_ci.worker.checkout import find_checkout
 
 if TYPE_CHECKING:
@@ -38,9 +38,20 @@ def add_run_settings(parser: argparse._ActionsContainer) -> None:
         "observe: nothing touched (default of all else)",
     )
     parser.add_argument("--steps", type=at_least(1), metavar="N", help="end the run after N steps")
+    add_ranks_option(parser)
     parser.add_argument("--allow-unseen", action="store_true", help="accept operators that capture could not see")
     parser.add_argument(
         "--timeout", type=seconds, metavar="S", help="end the run after S seconds (default: a recipe's own, else 600)"
+    )
+
+
+def add_ranks_option(parser: argparse._ActionsContainer) -> None:
+    """Add the number of processes."""
+    parser.add_argument(
+        "--ranks",
+        type=at_least(1, MAX_RANKS),
+        metavar="N",
+        help="run in N processes, started as torchrun would (default: a recipe's own, else 1)",
     )
 
 
@@ -62,18 +73,21 @@ def run_request(args: argparse.Namespace, folder: str) -> RunRequest:
         steps=args.steps,
         allow_unseen=args.allow_unseen,
         timeout=args.timeout or (float(own["timeout"]) if type(own.get("timeout")) in (int, float) else 600.0),
+        ranks=args.ranks or own_ranks(own),
         root=checkout.root,
         commit=checkout.commit,
         tree=checkout.tree,
     )
 
 
-def at_least(minimum: int) -> Callable[[str], int]:
-    """An argument type: a whole number not below ``minimum``."""
+def at_least(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """An argument type: a whole number not below ``minimum``, nor above ``maximum``."""
 
     def number(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < minimum:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+        if maximum is not None and int(text) > maximum:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than {maximum}")
         return int(text)
 
     return number

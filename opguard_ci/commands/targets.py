@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opguard_ci.commands.options import seconds
+from opguard_ci.commands.options import add_ranks_option, seconds
 from opguard_ci.recipe import LEVELS, PROFILES
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add_golden_option(parser)
     parser.add_argument("--profile", choices=PROFILES, help="default: the recipe's own, then the project's")
     parser.add_argument("--level", choices=LEVELS, help="default: the recipe's own, then the project's")
+    add_ranks_option(parser)
     parser.add_argument("--timeout", type=seconds, metavar="S", help="end each run after S seconds")
 
 
@@ -34,5 +35,5 @@ def wanted_jobs(args: argparse.Namespace, project: Project) -> list[Job]:
     """The jobs that the options describe."""
     from opguard_ci.jobs import Asked, jobs_of
 
-    asked = Asked(args.profile, args.level, args.timeout, args.target_arguments)
+    asked = Asked(args.profile, args.level, args.timeout, args.target_arguments, args.ranks)
     return jobs_of(project, args.target, str(Path.cwd()), asked)

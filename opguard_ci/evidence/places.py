@@ -10,15 +10,15 @@ from opguard_ci.trace.model import KINDS, Event
 from opguard_ci.trace.reader import Trace
 
 _CONTRACT = KINDS.index("contract")
-_UNCOUNTED = (KINDS.index("view"), KINDS.index("alloc"))
+_UNCOUNTED = (KINDS.index("view"), KINDS.index("alloc"), KINDS.index("collective"))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """An event and the place that it has in every run that does the same (see ``capture.keep``).
 
-    ``lane`` None: a contract value, the ``number``-th of the run; else the ``number``-th call of that lane, views and
-    allocations aside.
+    ``lane`` None: a contract value, the ``number``-th of the run; else the ``number``-th call of that lane, views,
+    allocations and collectives aside.
     """
 
     lane: int | None

@@ -69,6 +69,9 @@ def zoom(document: dict[str, Any], reference: Side, candidate: Side, folder: Pat
 
     """
     first = document["first_divergence"]
+    if candidate.trace.manifest["ranks"] > 1:
+        document["notes"].append("Not zoomed: tensors are measured in runs of one rank only.")
+        return Zoomed()
     calls = _calls(first, reference, candidate)
     values = {} if _differ(calls) else _values(document, reference, candidate)
     kept = Zoomed()

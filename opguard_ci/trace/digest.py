@@ -10,10 +10,13 @@ a trace met them. The rules:
   recorded operator wrote and that is not state, and what operators of the phase ``data`` wrote.
 * One digest per section of the contract, over its (name, spec, value), sorted.
 * ``contract``: over the (section, value) of what fails a comparison, whatever it is called.
+
+A distributed run has these per rank, and over all ranks each digest of its ranks' digests, in order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -56,6 +59,18 @@ def step_digests(table: StepTable) -> dict[str, Any]:
         digests["contract"] = _hex(values.tobytes())
     digests["operators"] = columns.operators()
     return digests
+
+
+def combined_digests(by_rank: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The digests of one step of all ranks, in order; None for a rank that has no such step."""
+    names = sorted({name for digests in by_rank for name in digests or ()})
+    return {name: _together([(digests or {}).get(name) for digests in by_rank]) for name in names}
+
+
+def _together(digests: Sequence[Any]) -> Any:
+    if any(isinstance(digest, Mapping) for digest in digests):
+        return combined_digests(digests)
+    return _hex(" ".join(digest or "-" for digest in digests).encode())
 
 
 class _Columns:

@@ -120,6 +120,8 @@ def _check_values(manifest: dict[str, Any]) -> None:
             _broken(f"coverage.{key}", "has another type than it should")
     for entry in manifest["steps"]:
         _check_step(entry)
+        if "ranks" in entry:
+            _check_ranks(entry, manifest["ranks"])
     for name, entry in manifest["objects"].items():
         if not _OBJECT.fullmatch(name) or not isinstance(entry, dict):
             _broken("objects", "names something else than events-<rank>.arrows and values-<rank>.arrows")
@@ -132,6 +134,21 @@ def _check_values(manifest: dict[str, Any]) -> None:
 def _check_step(entry: object) -> None:
     if not isinstance(entry, dict) or not _is(entry.get("step"), int) or not _is(entry.get("events"), int):
         _broken("steps", "has an entry without step and events")
+    _check_account(entry)
+
+
+def _check_ranks(entry: dict[str, Any], ranks: int) -> None:
+    """What each rank says of a step: null if it has none."""
+    if not isinstance(entry["ranks"], list) or len(entry["ranks"]) != ranks:
+        _broken("steps", "has an entry that does not say what each rank did")
+    for mine in entry["ranks"]:
+        if mine is not None:
+            if not isinstance(mine, dict) or not _is(mine.get("events"), int):
+                _broken("steps", "has a rank without events")
+            _check_account(mine)
+
+
+def _check_account(entry: dict[str, Any]) -> None:
     flagged = entry.get("flagged", [])
     if not isinstance(flagged, list) or not all(_is(number, int) for number in flagged):
         _broken("steps", "has flagged events that are no numbers")

@@ -15,7 +15,7 @@ from opguard_ci.trace.model import StepTable
 from opguard_ci.trace.stream import ArrowFile, unwritable
 
 MANIFEST: Final = "manifest.json"
-_OBJECT: Final = re.compile(r"(?:events|values)-(\d+)\.arrows")
+_OF_A_RANK: Final = re.compile(r"(?:events|values)-\d+\.arrows|\.rank-\d+\.json(?:\.partial)?")
 
 
 def events_name(rank: int) -> str:
@@ -28,6 +28,11 @@ def values_name(rank: int) -> str:
     return f"values-{rank}.arrows"
 
 
+def part_name(rank: int) -> str:
+    """The name of what a rank other than 0 writes of the manifest while the run lasts."""
+    return f".rank-{rank}.json"
+
+
 def manifest_text(manifest: dict[str, Any]) -> str:
     """A manifest as JSON text. ``ValueError`` for NaN and infinities, which JSON does not have."""
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -36,6 +41,26 @@ def manifest_text(manifest: dict[str, Any]) -> str:
     except UnicodeEncodeError:  # a lone surrogate, as in the name of a file that is not UTF-8
         return json.dumps(manifest, indent=1, allow_nan=False) + "\n"
     return text
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], name: str = MANIFEST) -> None:
+    """Put a manifest in place of the one before, at once. ``UsageError``: ``output-unwritable`` or ``disk-full``."""
+    path, partial = folder / name, folder / f".{name.removeprefix('.')}.partial"
+    try:
+        partial.write_text(manifest_text(manifest), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a trace that several ranks will write, or take an empty one (errors: see ``TraceWriter``)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise _not_empty(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from error
 
 
 class TraceWriter:
@@ -56,10 +81,11 @@ class TraceWriter:
     def __init__(self, folder: Path, rank: int = 0) -> None:
         self.folder = folder
         self._rank = rank
+        self._manifest = MANIFEST if rank == 0 else part_name(rank)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not _is_free(folder, rank):
-                raise UsageError("output-exists", f"{folder} is not empty; name a folder that does not exist yet.")
+                raise _not_empty(folder)
             self._file = ArrowFile(folder / events_name(rank), ARROW_SCHEMA)
         except OSError as error:
             raise unwritable(folder, error) from error
@@ -74,12 +100,7 @@ class TraceWriter:
         assert not document["complete"] or (self._file.closed and not self._file.failed), (
             "complete, but still being written"
         )
-        path, partial = self.folder / MANIFEST, self.folder / f".{MANIFEST}.partial"
-        try:
-            partial.write_text(manifest_text(document), encoding="utf-8")
-            partial.replace(path)
-        except OSError as error:
-            raise unwritable(path, error) from error
+        write_manifest(self.folder, document, self._manifest)
 
     def write_step(self, table: StepTable) -> None:
         """Append a step. Steps count upwards, and event numbers go on where the step before ended.
@@ -135,4 +156,8 @@ def _is_free(folder: Path, rank: int) -> bool:
     present = [entry.name for entry in folder.iterdir()]
     if rank:
         return own not in present
-    return all(_OBJECT.fullmatch(name) and name != own for name in present)
+    return all(_OF_A_RANK.fullmatch(name) and name != own for name in present)
+
+
+def _not_empty(folder: Path) -> UsageError:
+    return UsageError("output-exists", f"{folder} is not empty; name a folder that does not exist yet.")

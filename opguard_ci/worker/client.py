@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from opguard_ci import errors
 from opguard_ci.determinism import profile as profiles
-from opguard_ci.errors import OpguardError
+from opguard_ci.errors import OpguardError, UsageError
 from opguard_ci.worker import processes, wire
 from opguard_ci.worker.child import load_entry
 from opguard_ci.worker.ending import Ending, outcome_of
@@ -57,6 +57,10 @@ def run(
         outcome = _outcome(ending, request, _read_breadcrumb(request, breadcrumb))
     finally:
         os.close(breadcrumb)
+    if request.ranks > 1:  # in case that the launcher ended before it could
+        from opguard_ci.trace.ranks import merge_parts
+
+        merge_parts(Path(request.output), outcome)
     if outcome["status"] == "ok" or ending.message is not None:
         outcome["notes"] += profiles.overridden(profile, os.environ)
     return RunResult(
@@ -77,6 +81,10 @@ def run_in_process(request: RunRequest, *, entry: str = DEFAULT_ENTRY) -> RunRes
     """
     request = with_profile(request)
     assert request.profile is not None
+    if request.ranks > 1:
+        raise UsageError(
+            "ranks-in-process", f"{request.target} runs in {request.ranks} ranks, which need processes of their own."
+        )
     notes = profiles.apply(request.profile)
     begin = time.monotonic()
     outcome = load_entry(entry)(request)

@@ -72,7 +72,7 @@ class Commits:
         self.places = Places(repository, config)
         self._runs = Runs(cache_folder() / "runs")
         self._tree: Tree | None = None
-        self._environments: dict[str, str] = {}
+        self._environments: dict[tuple[str, int], str] = {}
         self._scratch = tempfile.TemporaryDirectory(prefix="opguard-")
 
     def __enter__(self) -> Commits:
@@ -143,7 +143,8 @@ class Commits:
         """
         server = self.server(job, instance)
         laid, notes = self.places.overlay(job, commit, changes)
-        key, environment = self._key(job, commit, laid, expected, instance), self.environment_key(server)
+        key = self._key(job, commit, laid, expected, instance)
+        environment = self.environment_key(server, self.places.ranks(job))
         kept = None if fresh or keep is not None else self._runs.find(key, environment)
         if kept is not None:
             return Run(kept.trace, kept.result, commit, cached=True, changes=laid.changes)
@@ -159,14 +160,16 @@ class Commits:
             self._runs.keep(key, environment, folder, result)
         return Run(folder, result, commit, changes=laid.changes)
 
-    def environment_key(self, server: Server) -> str:
-        """The environment key that a run on this server has now."""
-        if server.identity not in self._environments:
-            request = RunRequest(ENVIRONMENT, str(self.repository.root), "", profile=cast(Profile, server.profile))
+    def environment_key(self, server: Server, ranks: int = 1) -> str:
+        """The environment key that a run on this server has now, in so many processes."""
+        asked = server.identity, ranks
+        if asked not in self._environments:
+            profile = cast(Profile, server.profile)
+            request = RunRequest(ENVIRONMENT, str(self.repository.root), "", profile=profile, ranks=ranks)
             with project_variables(self.config):
                 outcome = client.run(request, server=server).outcome
-            self._environments[server.identity] = outcome["environment"]["key"]
-        return self._environments[server.identity]
+            self._environments[asked] = outcome["environment"]["key"]
+        return self._environments[asked]
 
     def _measure(
         self,
@@ -202,7 +205,8 @@ class Commits:
             commit=f"{commit}+dirty" if laid.changes else commit,
             tree=None if laid.changes else self.repository.tree(commit),
             plan=str(plan_file),
-            expected=_text(stops[0]),
+            # A rank that stops early would leave the others waiting for it.
+            expected=_text(stops[0]) if request.ranks == 1 else None,
             keep=_text(stops[1]),
         )
         # What many commits print would drown the report.
@@ -219,6 +223,7 @@ class Commits:
             profile=cast(Profile, self.places.profile(job)),
             steps=job.steps,
             timeout=self.places.timeout(job),
+            ranks=self.places.ranks(job),
             root=root,
         )
 
@@ -251,6 +256,7 @@ class Commits:
             "" if expected is None else expected.read_text(),
             job.level,
             job.steps,
+            self.places.ranks(job),
             self.config.build,
             dict(self.config.env),
             {place: hashlib.sha256(data).hexdigest() for place, data in laid.pins.items()},

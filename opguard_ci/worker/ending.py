@@ -23,12 +23,12 @@ _ASKED_TO_GO: Final = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIG
 class Ending:
     """What the warden saw.
 
-    ``how``: ``exit`` and ``signal`` with their number in ``code``, ``timeout``, ``server-lost``, or ``warden-lost``
-    when it is the client that had to find out. ``message`` is what the child sent before. ``stack`` is faulthandler's
-    text.
+    ``how``: ``exit`` and ``signal`` with their number in ``code``, ``timeout``, ``server-lost``, ``warden-lost``
+    when it is the client that had to find out, ``rank-lost`` for a rank that was ended because another had failed.
+    ``message`` is what the child sent before. ``stack`` is faulthandler's text.
     """
 
-    how: Literal["exit", "signal", "timeout", "server-lost", "warden-lost"]
+    how: Literal["exit", "signal", "timeout", "server-lost", "warden-lost", "rank-lost"]
     code: int = 0
     message: Mapping[str, Any] | None = None
     stack: str = ""
@@ -109,6 +109,8 @@ def _without_outcome(ending: Ending, request: RunRequest) -> tuple[str, str]:
         return "killed", "was ended because its fork server was killed"
     if ending.how == "warden-lost":
         return "killed", "was ended because the process that watched it was killed"
+    if ending.how == "rank-lost":
+        return "killed", "was ended because another rank had failed"
     if ending.how == "exit":
         return "crashed", f"ended its process with os._exit or a C exit, code {ending.code}, before it was done"
     name = signal_name(ending.code)

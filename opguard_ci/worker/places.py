@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opguard_ci.config import Config
 from opguard_ci.errors import UsageError
-from opguard_ci.recipe import PROFILES, Decoration, Target, parse_target, peek
+from opguard_ci.recipe import PROFILES, Decoration, Target, own_ranks, parse_target, peek
 from opguard_ci.worker.git import Repository
 from opguard_ci.worker.layout import Changes, Overlay
 from opguard_ci.worker.tree import Checkout
@@ -31,6 +31,7 @@ class Job:
     steps: int | None = None
     timeout: float | None = None
     pins: tuple[str, ...] = ()
+    ranks: int | None = None
 
 
 class Places:
@@ -58,6 +59,10 @@ class Places:
         """Seconds for one run: asked for, the recipe's own, or the project's."""
         own = self.declared(job).literals.get("timeout")
         return job.timeout or (float(own) if isinstance(own, (int, float)) and own > 0 else self.config.timeout)
+
+    def ranks(self, job: Job) -> int:
+        """In how many processes the job runs: asked for, or the recipe's own."""
+        return job.ranks or own_ranks(self.declared(job).literals)
 
     def overlay(self, job: Job, commit: str, changes: Changes | None = None) -> tuple[Overlay, list[str]]:
         """What is laid over a commit, changed in some places, for this job; and what has to be said about it."""

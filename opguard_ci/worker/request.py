@@ -22,6 +22,8 @@ class RunRequest:
     contract digests, a JSON object from step to digest; the run ends after the first step that differs from them.
     ``keep``: a file that names the events whose tensors to keep, and where (see ``capture.keep``); the run ends after
     the last of them. ``check_finite``: name contract values that are NaN or infinite in the manifest (``nonfinite``).
+    ``ranks``: in how many processes torch's launcher runs the target; ``rank``: which of them this one is, set by the
+    launcher.
     """
 
     target: str
@@ -41,6 +43,8 @@ class RunRequest:
     expected: str | None = None
     check_finite: bool = False
     keep: str | None = None
+    ranks: int = 1
+    rank: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` turns back into an equal request."""

@@ -31,6 +31,8 @@ _FINISH: Final = 5.0
 """Seconds that a child has for its exit functions and threads after it has sent its outcome."""
 _DUMP: Final = 1.0
 """Seconds that a child has to write its Python stack after its timeout."""
+_LAUNCHER: Final = 15.0
+"""Seconds that the launcher of several ranks has after their timeout to end them and account for them."""
 _STACK_LIMIT: Final = 256 << 10
 
 
@@ -94,7 +96,9 @@ def _serve(post: Post) -> None:
     for descriptor in (stdout, stderr, breadcrumb, outcome_write):
         os.close(descriptor)
     wire.send(post.connection, {"kind": "started", "warden": warden, "child": pid})
-    watch = _Watch(post, pid, outcome_read, begin + request.timeout)
+    # The launcher of several ranks keeps the timeout itself, to say which rank did what.
+    grace = _LAUNCHER if request.ranks > 1 else 0.0
+    watch = _Watch(post, pid, outcome_read, begin + request.timeout + grace)
     how = watch.until_over()
     seconds = time.monotonic() - begin
     if how == "timeout":

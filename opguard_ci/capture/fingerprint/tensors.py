@@ -127,7 +127,8 @@ def _wrapper(tensor: torch.Tensor, devices: DeviceFingerprints) -> int:
     if flatten is None:
         raise Unhashable(f"{type(tensor).__qualname__} does not say what it wraps (__tensor_flatten__)")
     names, _ = flatten()
-    return _combine(type(tensor).__qualname__, [getattr(tensor, name) for name in names], devices)
+    parts = [getattr(tensor, name) for name in names]
+    return _combine(type(tensor).__qualname__, [part for part in parts if isinstance(part, torch.Tensor)], devices)
 
 
 def _by_parts(tensor: torch.Tensor, devices: DeviceFingerprints) -> int:
