@@ -57,6 +57,7 @@ def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[No
             _patch(stack, _thread, "start_new_thread", functools.partial(_start_new_thread, session))
             _patch(stack, _MultiProcessingDataLoaderIter, "__init__", functools.partial(_make_workers, session))
             _patch(stack, BaseProcess, "start", functools.partial(_start_process, session))
+            _patch(stack, torch.cuda.CUDAGraph, "replay", functools.partial(_replay_graph, session))
             _listen_to_compiler(stack, session)
             _listen_to_collectives(stack, session)
             stack.enter_context(Recorder(session))
@@ -186,6 +187,18 @@ def _start_process(session: Session, original: Callable[..., None]) -> Callable[
             session.unseen.add(f"processes started by {process._start_method}")  # type: ignore[attr-defined]
 
     return start
+
+
+def _replay_graph(session: Session, original: Callable[..., None]) -> Callable[..., None]:
+    """A recorded CUDA graph runs its kernels without a call of any operator."""
+
+    @functools.wraps(original)
+    def replay(graph: Any) -> None:
+        if not session.closed:
+            session.unseen.add("operators in a CUDA graph that was replayed (CUDAGraph.replay)")
+        original(graph)
+
+    return replay
 
 
 def _scaler_step(steps: Steps, original: Callable[..., Any]) -> Callable[..., Any]:

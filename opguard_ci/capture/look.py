@@ -99,7 +99,7 @@ class Looks:
         if self._devices.used and len(tensors) > 1:
             try:
                 found = values(tensors, self._devices)
-            except Unhashable:  # one of them: see below which
+            except (Unhashable, RuntimeError, MemoryError):  # one of them, or no memory: see below which
                 found = [self._value(tensor, op) for tensor in tensors]
             return [
                 (one, self.spec(t), self.memory.place(t, made), None) for one, t in zip(found, tensors, strict=True)

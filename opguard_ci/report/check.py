@@ -8,6 +8,7 @@ from typing import Any, Final
 from opguard_ci.report.attribution import said
 from opguard_ci.report.bisect import render_bisect
 from opguard_ci.report.clean import clean
+from opguard_ci.report.coverage import coverage_line, together
 from opguard_ci.report.divergence import place
 from opguard_ci.report.layout import Line, count, join_words, paragraph, table, title
 from opguard_ci.report.text import error_lines, render
@@ -29,6 +30,8 @@ def render_check(document: Mapping[str, Any], *, strict: bool = False) -> tuple[
         rows = [[verdict, target, said] for verdict, target, _, said in rows]
     styles = ["good" if not failed(each, strict) else "bad" for each in results]
     lines += [Line(line.text, style) for line, style in zip(table(rows, indent=0), styles, strict=True)]
+    if seen := coverage(document):
+        lines += [Line(""), *paragraph(f"coverage: {seen}", indent="")]
     for each in results:
         if failed(each, strict) or is_skipped(each):
             lines += [Line("")]
@@ -36,6 +39,12 @@ def render_check(document: Mapping[str, Any], *, strict: bool = False) -> tuple[
         elif sentence := tolerance_sentence(each):
             lines += [Line(""), *paragraph(f"{clean(each['target'])}: {sentence}", indent="", style="dim")]
     return tuple(lines)
+
+
+def coverage(document: Mapping[str, Any]) -> str:
+    """What was seen of all recipes together; empty if nothing ran."""
+    found = [each["coverage"] for each in document["results"] if each.get("coverage")]
+    return coverage_line(together(found)) if found else ""
 
 
 def header(document: Mapping[str, Any]) -> str:

@@ -10,7 +10,17 @@ import html
 from collections.abc import Mapping
 from typing import Any, Final
 
-from opguard_ci.report.check import block, failed, header, headline, is_skipped, reason, reference_name, user_line
+from opguard_ci.report.check import (
+    block,
+    coverage,
+    failed,
+    header,
+    headline,
+    is_skipped,
+    reason,
+    reference_name,
+    user_line,
+)
 from opguard_ci.report.clean import clean
 from opguard_ci.report.layout import plain
 
@@ -61,6 +71,8 @@ def summary(document: Mapping[str, Any], *, strict: bool = False) -> str:
     """The job summary as Markdown, below 64 KiB: a table of all recipes and a block for each failure."""
     results = document["results"]
     lines = [f"### opguard: {literal(document['verdict'])}", "", literal(header(document)), ""]
+    if seen := coverage(document):
+        lines += [literal(f"coverage: {seen}"), ""]
     lines += ["| verdict | target | reference | |", "|---|---|---|---|"]
     ordered = sorted(results, key=lambda result: not failed(result, strict))
     for result in ordered[:_MAX_ROWS]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from opguard_ci.report.check import block, failed, headline, is_skipped, user_line
+from opguard_ci.report.coverage import coverage_line
 from opguard_ci.report.layout import plain
 
 MAX_TEXT: Final = 1 << 16
@@ -33,6 +34,8 @@ class Case:
     classname: str = "opguard"
     file: str | None = None
     line: int | None = None
+    output: str = ""
+    """What the case printed, as far as readers of the report are concerned: what was seen of it."""
 
 
 def cases_of(document: Mapping[str, Any], *, strict: bool = False) -> list[Case]:
@@ -50,7 +53,8 @@ def junit_xml(cases: Iterable[Case], suite: str = "opguard") -> str:
         classname = readable(case.classname, MAX_NAME)
         name = _unused(readable(case.name, MAX_NAME) or "unnamed", classname, used)
         used.add((classname, name))
-        made = TestCase(name, classname=classname, file=case.file and readable(case.file, MAX_NAME), line=case.line)
+        file = case.file and readable(case.file, MAX_NAME)
+        made = TestCase(name, classname=classname, file=file, line=case.line, stdout=readable(case.output) or None)
         kind = readable(case.kind, MAX_NAME) or case.outcome
         message = readable(case.message, MAX_NAME) or f"{case.outcome} without a message"
         text = readable(case.text)
@@ -89,7 +93,9 @@ def _case(result: Mapping[str, Any], strict: bool) -> Case:
     elif failed(result, strict):
         outcome = "error" if _is_error(result) else "failed"
     text = "" if outcome == "passed" else plain(block(result))
-    return Case(str(result["target"]), outcome, headline(result), text, str(result["verdict"]), file=file, line=line)
+    seen = f"coverage: {coverage_line(result['coverage'])}" if result.get("coverage") else ""
+    kind, target = str(result["verdict"]), str(result["target"])
+    return Case(target, outcome, headline(result), text, kind, file=file, line=line, output=seen)
 
 
 def _is_error(result: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from opguard_ci.report.advice import next_steps
 from opguard_ci.report.attribution import attribution_lines
 from opguard_ci.report.clean import clean, clean_lines
+from opguard_ci.report.coverage import coverage_line
 from opguard_ci.report.divergence import divergence_block, divergence_line, place, step_name
 from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
 from opguard_ci.report.tolerance import within_tolerance
@@ -157,21 +158,5 @@ def _facts(document: Mapping[str, Any]) -> list[Line]:
         counts = [f"{count(number, 'operator')} {kind}" for kind, number in structure.items() if number]
         lines += field("structure", join_words([clean(text) for text in counts]))
     if coverage := document.get("coverage"):
-        lines += field("coverage", _coverage(coverage), style="warn" if coverage.get("unseen") else "")
+        lines += field("coverage", coverage_line(coverage), style="warn" if coverage.get("unseen") else "")
     return [Line(""), *lines] if lines else []
-
-
-def _coverage(coverage: Mapping[str, Any]) -> str:
-    operators, hashed = coverage.get("operators", 0), coverage.get("hashed", 0)
-    text = f"{hashed:,} of {count(operators, 'operator')} fingerprinted"
-    for key, meaning in (("unhashed", "without fingerprint"), ("unseen", "ran unseen")):
-        if listed := [_phrase(item) for item in coverage.get(key) or ()]:
-            more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
-            text += f"; {meaning}: {', '.join(listed[:MAX_NAMES])}{more}"
-    return text
-
-
-def _phrase(item: object) -> str:
-    if isinstance(item, Mapping):
-        return " ".join(clean(value) for value in item.values())
-    return clean(item)

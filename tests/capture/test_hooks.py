@@ -267,3 +267,45 @@ def test_lanes_follow_the_order_in_which_threads_were_started(programs: Programs
         (2, "1"),
         (3, "2"),
     ]
+
+
+def test_a_replayed_cuda_graph_ran_unseen(programs: Programs):
+    """Its kernels run without operators, so agreement proves nothing; a run without one has nothing unseen."""
+    ran = programs.run(
+        """
+        import torch
+        def main():
+            try:
+                torch.cuda.CUDAGraph.replay(None)  # without a GPU it fails after it was noticed
+            except Exception:
+                pass
+        """
+    )
+    assert ran.ok, ran.answer
+    (unseen,) = ran.manifest["coverage"]["unseen"]
+    assert "CUDAGraph.replay" in unseen
+
+
+def test_no_memory_for_a_fingerprint_leaves_a_tensor_unhashed(programs: Programs):
+    """On the host and where tensors of a device share what they can: the run goes on, and coverage says so."""
+    ran = programs.run(
+        """
+        import torch
+        from opguard_ci.capture.fingerprint import cpu
+
+        def full(*_):
+            raise MemoryError("no memory for a copy")
+
+        def main():
+            x = torch.arange(12.0).view(3, 4)
+            cpu.of_strided, before = full, cpu.of_strided
+            y = x.t() * 2
+            cpu.of_strided = before
+            return {"y": y.contiguous()}
+        """
+    )
+    assert ran.ok, ran.answer
+    coverage = ran.manifest["coverage"]
+    assert coverage["unseen"] == [] and coverage["hashed"] < coverage["operators"]
+    assert any("no memory for a copy" in text for text in coverage["unhashed"])
+    assert ran.contract()["final.y"].reads[0].value
