@@ -151,8 +151,10 @@ def _nothing_compared(verdict: str, *notes: str) -> dict[str, Any]:
     }
 
 
-def check(project: Project, job: Job, wanted: Wanted) -> Checked:
+def check(project: Project, job: Job, wanted: Wanted, *, repro: Path | None = None) -> Checked:
     """Compare a target, as the working tree has it, with the reference that counts (DESIGN 8).
+
+    ``repro``: a folder that takes a reproducer of a divergence, below the recipe's id.
 
     Raises:
         UsageError: The revision names no commit, a golden is damaged, the clone is too shallow, the target is none.
@@ -167,7 +169,10 @@ def check(project: Project, job: Job, wanted: Wanted) -> Checked:
         if chosen.kind != "golden":
             raise
         unusable = f"The golden of this environment does not count: {error.message}"
-        document = _against(project, job, project.references.choose(recipe, key, wanted, unusable=unusable))
+        chosen = project.references.choose(recipe, key, wanted, unusable=unusable)
+        document = _against(project, job, chosen)
+    if document["verdict"] == "diverged":
+        zoom_check(project, job, chosen, document, None if repro is None else repro / recipe)
     target = relative_target(job.target, job.cwd, str(project.root))
     file = project.commits.places.file(job)
     facts = {"file": file and os.path.relpath(file, project.root), "profile": project.commits.places.profile(job)}
@@ -200,8 +205,6 @@ def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:
         document["notes"] = [chosen.why, *document["notes"]]
     if document["verdict"] == "diverged" or (document["verdict"] == "environment" and "attribution" in document):
         _look_closer(project, job, candidate, document)
-    if document["verdict"] == "diverged":
-        zoom_check(project, job, chosen, document)
     return document
 
 

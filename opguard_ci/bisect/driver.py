@@ -41,7 +41,7 @@ class BisectOptions:
 
     ``mode``: ``first``, ``all`` or ``exhaustive`` transitions. ``jobs``: probes at a time. ``resume``: go on where an
     interrupted search of the same ends stopped. ``hunks``: go on to the pieces of the commit that change the numbers.
-    ``progress`` is told each probe as a sentence.
+    ``progress`` is told each probe as a sentence. ``repro``: a folder that takes a reproducer of the divergence.
     """
 
     mode: Literal["first", "all", "exhaustive"] = "first"
@@ -49,6 +49,7 @@ class BisectOptions:
     resume: bool = False
     hunks: bool = False
     progress: Progress = lambda _: None
+    repro: str | None = None
 
 
 def bisect(project: Project, job: Job, good: str, bad: str, options: BisectOptions) -> dict[str, Any]:
@@ -290,7 +291,7 @@ class _Bisection:
                 Side(name, read_trace(run.trace), again_at(self._project.commits, self._events, commit))
                 for name, run, commit in (("reference", reference, parent), ("candidate", candidate, culprit))
             ]
-            zoom_sides(document, *sides)
+            zoom_sides(document, *sides, repro=self._options.repro)
         else:
             self._notes.append(
                 f"With every operator recorded, the commit and its parent compare as {document['verdict']}, "

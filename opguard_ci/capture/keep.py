@@ -152,7 +152,12 @@ class KeptCall(Call):
         kept = self._kept = keeper.begin({"call": place, "op": self.info.name, "text": self.text})
         if self._generator is not None:
             tensors["generator"] = self._generator.get_state()
+            kept.entry["generator"] = self._generator.device.type
         kept.save("before", tensors)
+        kept.entry["settings"] = {
+            "threads": torch.get_num_threads(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
         numbers = iter(range(len(self._given.tensors)))
         kept.entry["args"] = [encode(each, numbers) for each in args]
         kept.entry["kwargs"] = {name: encode(each, numbers) for name, each in options.items()}

@@ -61,6 +61,7 @@ class Recording:
             "cwd": os.path.relpath(request.cwd, root),
             "commit": request.commit,
             "tree": request.tree,
+            "edits": request.edits,
             "environment": {"key": environment.environment_key(document, profile), "document": document},
             "profile": profile,
             "level": "",

@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", metavar="FILE", help="write a JUnit report")
     parser.add_argument("--github", action="store_true", help="write annotations and the job summary of GitHub Actions")
     parser.add_argument("--keep", metavar="DIR", help="leave the traces of what failed in DIR")
+    parser.add_argument("--repro", metavar="DIR", help="leave scripts in DIR that repeat the operators that diverged")
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> Result:
         raise UsageError("no-step-summary", f"--github needs {_SUMMARY}, which GitHub Actions sets in every step.")
     if args.keep is not None:
         refuse_used_folder(args.keep)
+    if args.repro is not None:
+        refuse_used_folder(args.repro)
     with Project(Path.cwd(), golden=args.golden) as project:
         root = project.root
         with _no_commands_of_others(args.github), steps_shown() as progress:
@@ -86,7 +89,8 @@ def _checked(project: Project, job: Job, args: argparse.Namespace) -> dict[str, 
     from opguard_ci.store.recipes import recipe_id, relative_target
 
     try:
-        found = check(project, job, Wanted(args.reference, args.missing))
+        repro = None if args.repro is None else Path(args.repro)
+        found = check(project, job, Wanted(args.reference, args.missing), repro=repro)
         document = found.document
         if document["verdict"] == "diverged":
             _lead_on(project, job, document, args)

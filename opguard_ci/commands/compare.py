@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import tempfile
 from contextlib import ExitStack
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from opguard_ci.commands import Result, exit_code
 from opguard_ci.commands.options import add_run_settings
+from opguard_ci.commands.run import refuse_used_folder
 from opguard_ci.errors import UsageError
 from opguard_ci.report.text import render
+
+if TYPE_CHECKING:
+    from opguard_ci.trace.reader import Trace
 
 NAME: Final = "compare"
 HELP: Final = "compare two traces, or runs with other arguments, and name the first operator that differs"
@@ -24,6 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="REF", help="trace folder, manifest or golden of the reference; or a TARGET")
     parser.add_argument("candidate", nargs="?", metavar="CAND", help="the same of the candidate; none after a TARGET")
     parser.add_argument("--strict", action="store_true", help="let differences that leave the contract equal fail, too")
+    parser.add_argument("--zoom", action="store_true", help="run both sides again, and say how much differs where")
+    parser.add_argument(
+        "--repro", metavar="DIR", help="zoom, and leave a script in DIR that repeats the operator; it needs torch alone"
+    )
     runs = parser.add_argument_group("to run a TARGET with ARGS1, and with ARGS2")
     add_run_settings(runs)
     runs.add_argument("--keep", metavar="DIR", help="keep the traces in DIR (default: they are removed)")
@@ -31,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Compare two traces, or run the target twice and compare."""
+    if args.repro is not None:
+        refuse_used_folder(args.repro)
     document = _of_configurations(args) if args.candidate is None else _of_traces(args)
     return Result(document, render(document), exit_code(document["verdict"], strict=args.strict))
 
@@ -45,15 +56,31 @@ def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("usage", f"{what} are for a run: of two traces nothing is run; name one TARGET instead.")
     reference, candidate = read_trace(args.target), read_trace(args.candidate)
     document = compare_traces(reference, candidate).to_json()
+    if args.zoom or args.repro is not None:
+        _look_closer(document, {"reference": reference, "candidate": candidate}, args.repro)
     document["reference"]["trace"] = args.target
     document["candidate"]["trace"] = args.candidate
     document["target"] = candidate.manifest.get("target")
     return document
 
 
+def _look_closer(document: dict[str, Any], traces: dict[str, Trace], repro: str | None) -> None:
+    from opguard_ci.commands.checkout import find_checkout
+    from opguard_ci.evidence.again import Here, Reruns
+    from opguard_ci.evidence.rerun import zoom_sides
+
+    if document["first_divergence"] is None:
+        document["notes"].append("There is no divergence to look at more closely.")
+        return
+    checkout = find_checkout(Path.cwd())
+    here = Here(Path.cwd(), checkout.root, checkout.commit, checkout.tree, checkout.edits)
+    with Reruns(here) as reruns:
+        sides = [reruns.side(name, trace) for name, trace in traces.items()]
+        zoom_sides(document, *sides, repro=repro, refuse=True)
+
+
 def _of_configurations(args: argparse.Namespace) -> dict[str, Any]:
     from opguard_ci.commands.configurations import compare_configurations
-    from opguard_ci.commands.run import refuse_used_folder
 
     words = args.target_arguments
     if words.count(_BETWEEN) != 1:

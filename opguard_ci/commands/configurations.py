@@ -61,7 +61,10 @@ def compare_configurations(
                     break
             else:
                 zoom_sides(
-                    document, *(Side(name, traces[name], partial(again, argv, scratch)) for name, argv in sides.items())
+                    document,
+                    *(Side(name, traces[name], partial(again, argv, scratch)) for name, argv in sides.items()),
+                    repro=args.repro,
+                    refuse=args.zoom or args.repro is not None,
                 )
     for name, argv in sides.items():
         document[name].update({"argv": list(argv)}, **({"trace": str(Path(folder) / name)} if args.keep else {}))

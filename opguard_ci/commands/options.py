@@ -77,6 +77,7 @@ def run_request(args: argparse.Namespace, folder: str) -> RunRequest:
         root=checkout.root,
         commit=checkout.commit,
         tree=checkout.tree,
+        edits=checkout.edits,
     )
 
 

@@ -201,8 +201,8 @@ def _unlike(document: dict[str, Any], side: Side, what: str) -> None:
         return
     document.update(verdict="unstable", first_divergence=verdict.first_divergence)
     document["notes"].append(
-        f"The {side.name} does not repeat itself (run again, at {operator} {what}), so nothing follows from a "
-        "difference to it; the divergence shown is that between its own two runs."
+        f"The {side.name} does not repeat itself (run again, at {operator} {what}), or what it reads from outside has "
+        "changed, so nothing follows from a difference to it; the divergence shown is that between its own two runs."
     )
 
 

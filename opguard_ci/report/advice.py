@@ -25,6 +25,8 @@ def next_steps(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if isinstance(event := first.get("event"), int) and shown:
         around = f"{max(event - _AROUND, 0)}..{event + _AROUND}"
         rows.append((_command("show", shown, "--events", around, "--tensors"), "what ran around it"))
+    if document.get("reproducer"):
+        rows.append((f"python {shlex.quote(clean(document['reproducer']))}/repro.py", "repeat the operator"))
     if verdict == "diverged" and first.get("cause") in _REPEATABILITY and document.get("target"):
         rows.append((_command("replay", document["target"]), "does the target repeat itself?"))
     keys = {(document.get(side) or {}).get("environment") for side in traces}

@@ -61,7 +61,8 @@ def _where(tensor: Tensor) -> list[str]:
         return []
     rows = f", in {_value(region.get('rows'))} of {_value(region.get('of_rows'))} rows" if len(axes) > 1 else ""
     relative = f"; relative difference up to {_value(tensor['max_rel'])}" if tensor.get("max_rel") is not None else ""
-    return [f"inside [{', '.join(axes)}]{rows}{relative}"]
+    place = "all over" if set(axes) == {":"} else f"inside [{', '.join(axes)}]"
+    return [f"{place}{rows}{relative}"]
 
 
 def _bits(tensor: Tensor) -> list[str]:

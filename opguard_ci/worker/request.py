@@ -17,7 +17,8 @@ class RunRequest:
     ``profile`` None means: the recipe's own, else by the kind of target. ``timeout`` is in seconds. ``root`` is the top
     of the tree that the target belongs to. ``breadcrumb`` is a file of 256 bytes in which the recorder keeps the name
     of the operator it saw last, padded with NUL, so that a crash can be placed; the client of a fork server supplies
-    one. ``commit`` (``<sha>`` or ``<sha>+dirty``) and ``tree`` say what is run, for the manifest. ``plan``: a file with
+    one. ``commit`` (``<sha>`` or ``<sha>+dirty``) and ``tree`` say what is run, for the manifest, and so does
+    ``edits`` (see ``worker.edits``). ``plan``: a file with
     the import plan of the commit whose code must run (see ``worker.plan``). ``expected``: a file with another run's
     contract digests, a JSON object from step to digest; the run ends after the first step that differs from them.
     ``keep``: a file that names the events whose tensors to keep, and where (see ``capture.keep``); the run ends after
@@ -45,6 +46,7 @@ class RunRequest:
     keep: str | None = None
     ranks: int = 1
     rank: int | None = None
+    edits: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` turns back into an equal request."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import environment, opguard, opguard_json
+from tests.cli.conftest import TRAINING
+from tests.gitrepo import GitRepo
 
 
 def edit_manifest(trace: Path, **changes: object) -> None:
@@ -84,3 +86,51 @@ def test_other_kind_of_trace(key: str, value: object, traces: Path) -> None:
     code, document = opguard_json("compare", "good", "edited", cwd=traces)
     assert (code, document["verdict"]) == (3, "error")
     assert key.removesuffix("s") in document["error"]["message"]
+
+
+def test_zoom_measures_the_divergence_and_leaves_a_reproducer(recorded: Path, tmp_path: Path, cache: Path) -> None:
+    """Both targets are run again where they were recorded; the report names the script."""
+    variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": "30"}
+    words = ["compare", "good", "edited", "--repro", tmp_path / "repro"]
+    done = opguard(*words, cwd=recorded, **variables)
+    assert done.returncode == 1, done.stderr
+    assert "output 0  float32[4,8]" in done.stdout
+    assert f"python {tmp_path}/repro/repro.py" in done.stdout
+    assert (tmp_path / "repro" / "reference-before.safetensors").exists()
+    code, document = opguard_json(*words, cwd=recorded, **variables)
+    assert (code, document["error"]["slug"]) == (2, "output-exists")
+    assert opguard("compare", "good", "edited", "--repro", "here", cwd=recorded, **variables).returncode == 1
+    assert opguard("compare", "good", "edited", "--zoom", cwd=recorded, **variables).returncode == 1
+    code, document = opguard_json("compare", "good", "again", "--zoom", cwd=recorded, **variables)
+    assert (code, document["verdict"]) == (0, "identical")
+    assert "no divergence" in document["notes"][-1]
+
+
+def test_zoom_refuses_code_that_is_gone(traces: Path, tmp_path: Path) -> None:
+    """A file was edited since: what it gives now is not what was recorded."""
+    (traces / "training.py").write_text((traces / "training.py").read_text() + "\n# edited\n")
+    code, document = opguard_json("compare", "good", "edited", "--zoom", cwd=traces)
+    assert (code, document["error"]["slug"]) == (2, "cannot-run-again")
+    assert "are others now" in document["error"]["message"]
+
+
+def test_zoom_runs_commits_from_their_trees(tmp_path: Path, cache: Path) -> None:
+    """The reference's commit is not checked out any more; a changed working tree is only run while it is the same."""
+    variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": "30"}
+    repo = GitRepo(tmp_path / "r")
+    repo.put("training.py", TRAINING)
+    repo.commit()
+    assert opguard("run", "training.py:train", "-o", tmp_path / "old", cwd=repo.dir, **variables).returncode == 0
+    repo.put("training.py", TRAINING.replace("0.1", "0.125"))
+    assert opguard("run", "training.py:train", "-o", tmp_path / "new", cwd=repo.dir, **variables).returncode == 0
+    repo.put("notes.txt", "beside the code")
+    words = ["compare", tmp_path / "old", tmp_path / "new", "--zoom"]
+    code, document = opguard_json(*words, cwd=repo.dir, **variables)
+    assert (code, document["verdict"]) == (1, "diverged"), document
+    (tensor,) = document["first_divergence"]["tensors"]
+    assert tensor["role"] == "written"
+    repo.put("training.py", TRAINING)
+    code, document = opguard_json(*words, cwd=repo.dir, **variables)
+    assert (code, document["error"]["slug"]) == (2, "cannot-run-again")
+    code, document = opguard_json(*words, cwd=tmp_path, **variables)
+    assert "in no repository" in document["error"]["message"]
