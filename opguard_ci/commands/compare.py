@@ -65,16 +65,13 @@ def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _look_closer(document: dict[str, Any], traces: dict[str, Trace], repro: str | None) -> None:
-    from opguard_ci.commands.checkout import find_checkout
-    from opguard_ci.evidence.again import Here, Reruns
+    from opguard_ci.evidence.again import Reruns
     from opguard_ci.evidence.rerun import zoom_sides
 
     if document["first_divergence"] is None:
         document["notes"].append("There is no divergence to look at more closely.")
         return
-    checkout = find_checkout(Path.cwd())
-    here = Here(Path.cwd(), checkout.root, checkout.commit, checkout.tree, checkout.edits)
-    with Reruns(here) as reruns:
+    with Reruns(Path.cwd()) as reruns:
         sides = [reruns.side(name, trace) for name, trace in traces.items()]
         zoom_sides(document, *sides, repro=repro, refuse=True)
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -15,28 +15,20 @@ from opguard_ci.evidence.rerun import again_at
 from opguard_ci.evidence.zoom import CannotZoomError, Side
 from opguard_ci.trace.reader import Trace
 from opguard_ci.worker import client
+from opguard_ci.worker.checkout import find_checkout
 from opguard_ci.worker.commits import Commits, Run
 from opguard_ci.worker.places import Job
 from opguard_ci.worker.request import RunRequest
 from opguard_ci.worker.servers import Server
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """The code that is at hand: the checkout around the caller (None where there is none), and what differs from it."""
-
-    cwd: Path
-    root: str | None
-    commit: str | None
-    tree: str | None
-    edits: str | None
-
-
 class Reruns:
     """Makes sides of a zoom from traces. Open it as a context manager: it may hold a tree of the cache."""
 
-    def __init__(self, here: Here) -> None:
-        self._here = here
+    def __init__(self, cwd: Path) -> None:
+        """``cwd``: the caller's folder, in the repository of the traces."""
+        self._cwd = cwd
+        self._checkout = find_checkout(cwd)
         self._stack = ExitStack()
         self._commits: Commits | None = None
         self.scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="opguard-again-")))
@@ -59,7 +51,7 @@ class Reruns:
 
     def request(self, name: str, trace: Trace) -> RunRequest | None:
         """The run of a trace in the working tree, if that still holds its code; None if its commit has to be run."""
-        manifest, here = trace.manifest, self._here
+        manifest, here = trace.manifest, self._checkout
         commit, plus, _ = (manifest["commit"] or "").partition("+")
         if manifest["ranks"] != 1:
             _refuse(name, "it has several ranks")
@@ -80,7 +72,7 @@ class Reruns:
             _refuse(
                 name, "it was recorded outside of a repository, so that nothing tells whether its code is still here"
             )
-        cwd = os.path.normpath(Path(here.root or here.cwd, manifest["cwd"]))
+        cwd = os.path.normpath(Path(here.root or self._cwd, manifest["cwd"]))
         return RunRequest(
             target=manifest["target"],
             cwd=cwd,
@@ -112,7 +104,7 @@ class Reruns:
         if self._commits is None:
             from opguard_ci.guard import Project
 
-            project = self._stack.enter_context(Project(self._here.cwd))
+            project = self._stack.enter_context(Project(self._cwd))
             self._commits = project.commits
         return self._commits
 

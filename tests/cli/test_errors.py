@@ -7,7 +7,9 @@ from pathlib import Path
 
 from tests.cli.command import ROOT
 
-CONSTRUCTORS = ("OpguardError", "UsageError", "IncomparableError", "UntestableError", "_failure")
+CONSTRUCTORS = (
+    "OpguardError", "UsageError", "IncomparableError", "UntestableError", "CannotZoomError", "__init__", "_failure"
+)  # fmt: skip
 
 INDIRECT = {"crashed", "killed", "timeout", "other-scheme", "other-ranks"}
 """Slugs that are chosen by how a process ended, or put together from the name of a field."""

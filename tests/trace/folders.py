@@ -21,6 +21,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "cwd": ".",
         "commit": "0" * 40,
         "tree": "1" * 40,
+        "edits": None,
         "environment": {"key": "k" * 16, "document": {"torch": "2.13.0"}},
         "profile": "strict",
         "level": "full",
