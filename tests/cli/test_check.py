@@ -185,7 +185,7 @@ def test_a_defect_of_ours_is_one_result(repo: Guarded, monkeypatch: pytest.Monke
     """Exit 5, with a file to attach; other recipes are still checked."""
     from opguard_ci import cli
 
-    def broken(*_: Any, **_: object) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("opguard_ci.guard.check", broken)
