@@ -53,8 +53,6 @@ class Reruns:
         """The run of a trace in the working tree, if that still holds its code; None if its commit has to be run."""
         manifest, here = trace.manifest, self._checkout
         commit, plus, _ = (manifest["commit"] or "").partition("+")
-        if manifest["ranks"] != 1:
-            _refuse(name, "it has several ranks")
         if commit and here.root is None:
             _refuse(name, f"it was recorded at commit {commit[:12]}, and this folder is in no repository")
         is_here = (manifest["commit"], manifest["edits"]) == (here.commit, here.edits)

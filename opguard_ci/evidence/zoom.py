@@ -69,9 +69,8 @@ def zoom(document: dict[str, Any], reference: Side, candidate: Side, folder: Pat
 
     """
     first = document["first_divergence"]
-    if candidate.trace.manifest["ranks"] > 1:
-        document["notes"].append("Not zoomed: tensors are measured in runs of one rank only.")
-        return Zoomed()
+    if reference.trace.manifest["ranks"] > 1:
+        raise CannotZoomError("cannot-run-again", "tensors are measured in runs of one rank only.")
     calls = _calls(first, reference, candidate)
     values = {} if _differ(calls) else _values(document, reference, candidate)
     kept = Zoomed()

@@ -299,6 +299,6 @@ def bad(mark):
     trace = found.ran["reference"].trace
     trace.manifest["ranks"] = 2
     found.ran["reference"] = type("Ranks", (), {"trace": trace})()
-    with pytest.raises(CannotZoomError, match="several ranks"):
+    with pytest.raises(CannotZoomError, match="one rank only"):
         found.zoom()
     assert found.plans == []
