@@ -40,6 +40,7 @@ class RecipeOptions:
     level: str = "auto"
     timeout: float = 600.0
     tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
+    unstable: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 1
 
     def as_arguments(self) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def recipe(
     level: str = "auto",
     timeout: float = 600.0,
     tolerance: Mapping[str, Tolerance] | None = None,
+    unstable: Mapping[str, str] | None = None,
     ranks: int = 1,
 ) -> Callable[[_F], _F]:
     """Declare a generator function as a recipe: a short pinned training run in which one yield is one step.
@@ -70,6 +72,8 @@ def recipe(
         timeout: Seconds after which a run is ended.
         tolerance: By pattern of contract names (``*`` stands for anything): how far their values may be from the
             reference's, as ``{"loss": ulp(2), "model.*": rtol(1e-6)}``. The first pattern that fits a name counts.
+        unstable: By pattern of contract names or operators, the reason why they do not repeat themselves: they, and
+            what follows from such operators alone, are not judged.
         ranks: In how many processes it runs, started as torchrun would (docs: ranks).
 
     Raises:
@@ -94,10 +98,17 @@ def recipe(
         f"tolerance must map patterns of contract names to ulp(…), rtol(…) or atol(…), not {tolerance!r}",
     )
     _require(
+        isinstance(unstable or {}, Mapping)
+        and all(isinstance(text, str) and text.strip() for item in (unstable or {}).items() for text in item),
+        f'unstable must map patterns to reasons, as {{"aux_loss": "summed by threads"}}, not {unstable!r}',
+    )
+    _require(
         isinstance(ranks, int) and not isinstance(ranks, bool) and 1 <= ranks <= MAX_RANKS,
         f"ranks must be a whole number from 1 to {MAX_RANKS}, not {ranks!r}",
     )
-    options = RecipeOptions(steps, seed, profile, level, float(timeout), dict(tolerance or {}), ranks)
+    options = RecipeOptions(
+        steps, seed, profile, level, float(timeout), dict(tolerance or {}), dict(unstable or {}), ranks
+    )
 
     def decorate(decorated: _F) -> _F:
         setattr(decorated, _ATTRIBUTE, options)

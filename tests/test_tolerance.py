@@ -99,3 +99,10 @@ def test_a_recipe_takes_no_bare_numbers(tolerance: Any):
     """A number could be a fraction, a distance or a count of ulps."""
     with pytest.raises(UsageError, match="tolerance must map"):
         recipe(steps=1, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("unstable", [["loss"], {"loss": ""}, {"loss": None}, {"": "why"}])
+def test_what_is_unstable_needs_a_reason(unstable: Any):
+    """Whoever reads the report asks for it."""
+    with pytest.raises(UsageError, match="unstable must map patterns to reasons"):
+        recipe(steps=1, unstable=unstable)

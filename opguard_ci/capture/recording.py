@@ -20,7 +20,7 @@ from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
 from .keep import keep
-from .numbers import Numbers
+from .promises import Promises
 from .session import Session
 from .steps import EnoughSteps, enough
 
@@ -72,6 +72,7 @@ class Recording:
             "objects": {},
             "notes": [],
             "tolerance": {},
+            "unstable": {},
             "allow_unseen": request.allow_unseen,
             "outcome": None,
             "findings": [],
@@ -95,20 +96,25 @@ class Recording:
 
     def promise(self, options: RecipeOptions) -> None:
         """The recipe says what its contract allows."""
-        if options.tolerance:
-            self.session.numbers = Numbers(options.tolerance)
+        if options.tolerance or options.unstable:
+            self.session.promises = Promises(options.tolerance, options.unstable)
             self._manifest["tolerance"] = {name: limit.to_json() for name, limit in options.tolerance.items()}
+            self._manifest["unstable"] = dict(options.unstable)
+        if options.tolerance:
             self.note(f"Tolerance of the recipe: {shown(options.tolerance)}.")
+        for pattern, reason in options.unstable.items():
+            self.note(f"Declared unstable and not judged: {pattern} ({reason}).")
 
     def require_matches(self) -> None:
         """Raise ``UntestableError`` for patterns of the recipe that fit nothing in the whole run."""
-        if self.session.numbers is not None:
-            self.session.numbers.require_all_matched()
+        session = self.session
+        if session.promises is not None:
+            session.promises.require_all_matched(None if session.level == "contract" else session.strings.op.strings)
 
     def _write_step(self, table: StepTable) -> None:
         steps = self._manifest["steps"]
         try:
-            if self.session.numbers is not None and (rows := self.session.numbers.take()):
+            if self.session.promises is not None and (rows := self.session.promises.take()):
                 self._writer.write_known(rows)
             self._writer.write_step(table)
             steps.append(self._entry(table))
@@ -136,8 +142,8 @@ class Recording:
         self._writer.write_manifest(self._manifest)
 
     def _stop_if_unexpected(self, step: int) -> None:
-        if self._expected is None or self.session.closed or self._manifest["tolerance"]:
-            return  # within a tolerance, other digests decide nothing
+        if self._expected is None or self.session.closed or self.session.promises is not None:
+            return  # where something may differ, other digests decide nothing
         mine = self._manifest["steps"][-1]["digests"].get("contract")
         if self._expected.get(str(step), mine) != mine:
             self.note(f"Stopped after step {step}, the first that differs from the reference.")

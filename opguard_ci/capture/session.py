@@ -34,7 +34,7 @@ from .schema import BREADCRUMB_BYTES, OpInfo, describe
 if TYPE_CHECKING:
     from .collectives import Collectives
     from .keep import Keeper
-    from .numbers import Numbers
+    from .promises import Promises
 
 _CONTRACT, _COLLECTIVE = KINDS.index("contract"), KINDS.index("collective")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
@@ -98,7 +98,7 @@ class Session:
         self.unseen: set[str] = set()
         self.notes: set[str] = set()
         self.nonfinite: list[str] | None = None  # contract values with NaN or infinities, if they are looked for
-        self.numbers: Numbers | None = None  # of contract values that a tolerance names
+        self.promises: Promises | None = None  # what the recipe says of its contract
         self._children = mmap.mmap(-1, 2)  # shared with forked children, which tell here that they ran operators
         self._forked_as: int | None = None
         self._write_step = write_step
@@ -332,7 +332,7 @@ class Session:
             names = (self.strings.op(entry.section), self.strings.args(entry.name))
             row = (lane, phase, _CONTRACT, *names, NULL, NULL, key, 0, NULL, 0, 0)
             is_state = entry.section in _STATE_SECTIONS
-            numbers = None if self.numbers is None else self.numbers.of(entry, self.strings.spec.strings[spec])
+            numbers = None if self.promises is None else self.promises.of(entry, self.strings.spec.strings[spec])
             self.link(functools.partial(self._append_entry, row, (content, spec, flags), place, is_state, numbers))
             if self.keeper is not None:
                 self.keeper.saw_entry(held)
@@ -354,8 +354,8 @@ class Session:
     ) -> None:
         found, spec, flags = self.resolved(seen[0]), *seen[1:]
         if numbers is not None and found:
-            assert self.numbers is not None
-            self.numbers.keep((found, self.strings.spec.strings[spec]), numbers)
+            assert self.promises is not None
+            self.promises.keep((found, self.strings.spec.strings[spec]), numbers)
         writers: tuple[int, ...] = ()
         if place is not None:
             place[0].state = place[0].state or is_state

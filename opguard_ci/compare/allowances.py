@@ -45,16 +45,55 @@ class Allowances:
     def __init__(self, reference: TraceLike, candidate: TraceLike) -> None:
         self._traces = (reference, candidate)
         self._limits = tuple(parse_tolerances(trace.manifest.get("tolerance", {})) for trace in self._traces)
+        self._unstable = tuple(dict(trace.manifest.get("unstable", {})) for trace in self._traces)
         self._accepted: list[_Accepted] = []
+        self._left_out: list[tuple[int, str, str]] = []  # step, contract name, what is declared unstable
         self.notes = self._other_recipe()
 
     def _other_recipe(self) -> list[str]:
-        if self._limits[0] == self._limits[1]:
-            return []
-        mine, other = (shown(limits) or "none" for limits in self._limits)
-        return [
-            f"The two recipes differ in tolerance (reference: {mine}; candidate: {other}): only what both allow is."
-        ]
+        notes = []
+        for what, sides in (
+            ("tolerance", [shown(limits) for limits in self._limits]),
+            ("what they declare unstable", [", ".join(patterns) for patterns in self._unstable]),
+        ):
+            if sides[0] != sides[1]:
+                mine, other = (text or "none" for text in sides)
+                notes.append(
+                    f"The two recipes differ in {what} (reference: {mine}; candidate: {other}): only what both say "
+                    "counts."
+                )
+        return notes
+
+    # Declared unstable
+
+    def leaves_out(self, step: int, difference: Difference) -> bool:
+        """Whether both recipes declare a contract value unstable, by its name."""
+        events = (difference.reference, difference.candidate)
+        if events[0] is None or events[1] is None:
+            return False
+        pattern = self._declared(events[0].args, events[1].args)
+        if pattern is not None:
+            self._left_out.append((step, difference.name, pattern))
+        return pattern is not None
+
+    def names_operator(self, op: str) -> str | None:
+        """The pattern by which both recipes declare an operator unstable; None if they do not."""
+        return self._declared(op, op)
+
+    def follows(self, step: int, difference: Difference, pattern: str) -> None:
+        """Note that a contract value differs for nothing but an operator that is declared unstable."""
+        self._left_out.append((step, difference.name, pattern))
+
+    @property
+    def any_unstable(self) -> bool:
+        """Whether both recipes declare anything unstable."""
+        return all(self._unstable)
+
+    def _declared(self, *names: str) -> str | None:
+        found = [matching(mine, name) for mine, name in zip(self._unstable, names, strict=True)]
+        return found[0][0] if found[0] is not None and found[1] is not None else None
+
+    # Within a tolerance
 
     def accepts(self, step: int, difference: Difference) -> bool:
         """Whether a contract value lies as near to the reference's as both recipes ask."""
@@ -88,7 +127,21 @@ class Allowances:
         """Whether anything differs that was allowed to."""
         return bool(self._accepted)
 
-    def to_json(self) -> dict[str, Any]:
+    def unstable_json(self) -> dict[str, Any]:
+        """What is declared unstable, and what was not judged for it; empty where nothing is declared."""
+        if not any(self._unstable):
+            return {}
+        return {
+            "reference": dict(self._unstable[0]),
+            "candidate": dict(self._unstable[1]),
+            "not_judged": [
+                {"step": step, "name": name, "pattern": pattern, "reason": self._unstable[0][pattern]}
+                for step, name, pattern in self._left_out[:_MAX_LISTED]
+            ],
+            "num_not_judged": len(self._left_out),
+        }
+
+    def tolerance_json(self) -> dict[str, Any]:
         """What is allowed, and what differs within it; empty where nothing is allowed."""
         if not any(self._limits):
             return {}

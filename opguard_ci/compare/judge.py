@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..trace.model import PHASES, Event
 from .absent import begins_earlier, joined, skipped_copy
 from .calls import arguments, of_arguments, of_arguments_of_unseen, of_kernel, of_late_find
@@ -24,15 +26,31 @@ class Judge:
         self.reference, self.candidate = reference, candidate
         self.pairs = Pairs(reference, candidate)
         self.forward, self.backward = self.pairs.forward, self.pairs.backward
+        self.declared: Callable[[str], str | None] = lambda _: None
+        """By which pattern an operator is declared unstable: that it gives other bits is no departure then."""
 
     # The departures that reach the contract
+
+    def _departures(self, found: list[Difference]) -> tuple[list[Origin], list[Origin]]:
+        """The candidate's and the reference's departures behind contract values that differ."""
+        theirs = self.backward.behind([d.reference for d in found if d.reference is not None])
+        ours = self.forward.behind([d.candidate for d in found if d.candidate is not None])
+        return joined(self.pairs, ours, theirs), theirs
+
+    def unstable_behind(self, difference: Difference) -> str | None:
+        """The pattern of an operator that is declared unstable, if such ones alone make a contract value differ."""
+        ours, theirs = self._departures([difference])
+        if self._undeclared(ours) or self._undeclared(theirs):
+            return None
+        return next((self.declared(origin.event.op) for origin in ours), None)
+
+    def _undeclared(self, origins: list[Origin]) -> list[Origin]:
+        return [origin for origin in origins if not origin.contra or self.declared(origin.event.op) is None]
 
     def explain(self, found: list[Difference], rng: DrawChange | None) -> Cause | None:
         """The cause behind contract values that differ; None if no operator of either run explains them."""
         sinks_reference = [d.reference for d in found if d.reference is not None]
-        sinks_candidate = [d.candidate for d in found if d.candidate is not None]
-        theirs = self.backward.behind(sinks_reference)
-        ours = joined(self.pairs, self.forward.behind(sinks_candidate), theirs)
+        ours, theirs = map(self._undeclared, self._departures(found))
         if rng is not None and not _is_part_of(rng, ours, theirs) and (not ours or rng.position <= ours[0].index):
             return self._of_draw(rng)
         earlier = begins_earlier(ours, theirs)
@@ -69,7 +87,7 @@ class Judge:
         """All departures of a step in order, each as ``of`` takes it."""
         theirs = list(self.backward.all_in(step))
         ours = joined(self.pairs, list(self.forward.all_in(step)), theirs)
-        return [(origin, theirs) for origin in ours]
+        return [(origin, theirs) for origin in self._undeclared(ours)]
 
     # The cause of one departure
 

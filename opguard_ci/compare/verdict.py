@@ -47,6 +47,8 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
     tolerance: dict[str, Any] = field(default_factory=dict)
     """What the recipes allow and what differed within it (docs: evidence); empty where they allow nothing."""
+    declared_unstable: dict[str, Any] = field(default_factory=dict)
+    """What the recipes declare unstable and what was not judged for it; empty where they declare nothing."""
 
     @property
     def passed(self) -> bool:
@@ -68,6 +70,7 @@ class Verdict:
             "coverage": self.coverage,
             "notes": self.notes,
             **({"tolerance": self.tolerance} if self.tolerance else {}),
+            **({"declared_unstable": self.declared_unstable} if self.declared_unstable else {}),
         }
 
 
@@ -114,6 +117,7 @@ class _Comparison:
         self.allowances = Allowances(reference, candidate)
         self.notes: list[str] = self._first_notes()
         self.judge = Judge(side_of(reference), side_of(candidate))
+        self.judge.declared = self.allowances.names_operator
 
     def _first_notes(self) -> list[str]:
         notes = [*self.allowances.notes]
@@ -137,7 +141,8 @@ class _Comparison:
             "findings": self._findings(),
         }
         step, found = self._first_difference()
-        base["tolerance"] = self.allowances.to_json()
+        base["tolerance"] = self.allowances.tolerance_json()
+        base["declared_unstable"] = self.allowances.unstable_json()
         if step is None:
             transient = self._transient(self.differing) if self.full else []
             kernels = [item for item in transient if item["cause"] == "kernel"]
@@ -184,7 +189,7 @@ class _Comparison:
         for step in self.steps:
             hard = [d for d in self._differences(step) if d.hard] if step in self.differing else []
             hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
-            hard = [d for d in hard if not self.allowances.accepts(step, d)]
+            hard = [d for d in hard if not self.allowances.accepts(step, d) and not self._is_declared(step, d)]
             if any(d.section != "rng" for d in hard):
                 return astray if astray[1] else (step, hard)
             if astray[1] and not hard:
@@ -194,6 +199,17 @@ class _Comparison:
             elif not astray[1]:
                 astray = (step, hard)
         return astray if astray[1] else (None, [])
+
+    def _is_declared(self, step: int, difference: Difference) -> bool:
+        """Whether a value is declared unstable, or differs for an operator alone that is."""
+        if not self.allowances.any_unstable:
+            return False
+        if self.allowances.leaves_out(step, difference):
+            return True
+        pattern = self.judge.unstable_behind(difference) if self.full and difference.section != "rng" else None
+        if pattern is not None:
+            self.allowances.follows(step, difference, pattern)
+        return pattern is not None
 
     def _differences(self, step: int) -> list[Difference]:
         left, right = self.judge.reference.view(step), self.judge.candidate.view(step)

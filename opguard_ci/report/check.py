@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from opguard_ci.report.allowances import allowance_sentences, allowed_words
 from opguard_ci.report.attribution import said
 from opguard_ci.report.bisect import render_bisect
 from opguard_ci.report.clean import clean
@@ -12,7 +13,6 @@ from opguard_ci.report.coverage import coverage_line, together
 from opguard_ci.report.divergence import place
 from opguard_ci.report.layout import Line, count, join_words, paragraph, table, title
 from opguard_ci.report.text import error_lines, render
-from opguard_ci.report.tolerance import tolerance_sentence, within_tolerance
 from opguard_ci.report.words import VERDICTS
 
 _PASSING: Final = ("identical", "equivalent")
@@ -36,8 +36,8 @@ def render_check(document: Mapping[str, Any], *, strict: bool = False) -> tuple[
         if failed(each, strict) or is_skipped(each):
             lines += [Line("")]
             lines += block(each) if failed(each, strict) else paragraph(_skipped_line(each), indent="", style="dim")
-        elif sentence := tolerance_sentence(each):
-            lines += [Line(""), *paragraph(f"{clean(each['target'])}: {sentence}", indent="", style="dim")]
+        elif sentences := allowance_sentences(each):
+            lines += [Line(""), *paragraph(f"{clean(each['target'])}: {'; '.join(sentences)}", indent="", style="dim")]
     return tuple(lines)
 
 
@@ -69,7 +69,7 @@ def reference_name(result: Result) -> str:
 
 
 def reason(result: Result) -> str:
-    """What a line says beside the verdict: where it diverged, or why there is none, or what a tolerance let pass."""
+    """What a line says beside the verdict: where it diverged, or why there is none, or what let it pass."""
     if error := result.get("error"):
         return clean(f"{error['slug']}: {error['message']}", 200)
     if first := result.get("first_divergence"):
@@ -78,7 +78,7 @@ def reason(result: Result) -> str:
         return f"the environment changed {said(parts, 'environment')}"
     if result["verdict"] == "no-reference":
         return clean((result.get("notes") or [""])[0])
-    return "within tolerance" if within_tolerance(result) else ""
+    return allowed_words(result)
 
 
 def failed(result: Result, strict: bool = False) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from opguard_ci.report.advice import next_steps
+from opguard_ci.report.allowances import not_judged, within_tolerance
 from opguard_ci.report.attribution import attribution_lines
 from opguard_ci.report.clean import clean, clean_lines
 from opguard_ci.report.coverage import coverage_line
 from opguard_ci.report.divergence import divergence_block, divergence_line, place, step_name
 from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
-from opguard_ci.report.tolerance import within_tolerance
 from opguard_ci.report.words import VERDICTS
 
 MAX_BLOCKS: Final = 5
@@ -67,8 +67,8 @@ def _headline(document: Mapping[str, Any]) -> list[Line]:
         said = _sentence(error)
     elif first:
         said = f"{place(first)}: {clean(first.get('cause'))}"
-    elif within := within_tolerance(document):
-        return paragraph(f"{verdict} {within}", indent="", style="warn")
+    elif allowed := [text for text in (within_tolerance(document), not_judged(document)) if text]:
+        return paragraph(f"{verdict} {'; '.join(allowed)}", indent="", style="warn")
     else:
         said = VERDICTS.get(verdict, "")
     return paragraph(f"{verdict}: {said}" if said else verdict, indent="", style=_STYLES.get(verdict, "bad"))

@@ -35,6 +35,7 @@ _KEYS: Final[dict[str, type | tuple[type, ...]]] = {
     "notes": list,
     "last_operator": _TEXT_OR_NULL,
     "tolerance": dict,
+    "unstable": dict,
 }
 _REQUIRED: Final = ("target", "environment", "scheme", "ranks", "steps", "complete")
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -52,6 +53,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "notes": [],
     "last_operator": None,
     "tolerance": {},
+    "unstable": {},
 }
 _COVERAGE: Final[dict[str, type]] = {"operators": int, "hashed": int, "unhashed": list, "unseen": list}
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -114,6 +116,8 @@ def _check_values(manifest: dict[str, Any]) -> None:
         parse_tolerances(manifest["tolerance"])
     except ValueError as error:
         _broken("tolerance", str(error))
+    if not all(isinstance(reason, str) for reason in manifest["unstable"].values()):
+        _broken("unstable", "holds something else than text")
     environment = manifest["environment"]
     if not isinstance(environment.get("key"), str) or not isinstance(environment.setdefault("document", {}), dict):
         _broken("environment", "has no key or document")

@@ -36,6 +36,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "notes": [],
         "last_operator": None,
         "tolerance": {},
+        "unstable": {},
         **changes,
     }
 

@@ -1,7 +1,10 @@
-"""The numbers of contract values that a tolerance names: fingerprints cannot tell how far two values lie apart."""
+"""What a recipe says of its contract, while the run goes: whether each pattern fits anything, and the numbers of values
+that a tolerance names, since fingerprints cannot tell how far two values lie apart.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -17,12 +20,13 @@ from .fingerprint.quiet import quiet
 _SHOWN: Final = 8
 
 
-class Numbers:
+class Promises:
     """Takes the numbers of what the patterns of a tolerance fit; each value is kept once."""
 
-    def __init__(self, tolerance: Mapping[str, Tolerance]) -> None:
+    def __init__(self, tolerance: Mapping[str, Tolerance], unstable: Iterable[str]) -> None:
         self._tolerance = tolerance
         self._unmatched = dict.fromkeys(tolerance)
+        self._unstable = tuple(unstable)
         self._names: dict[str, None] = {}
         self._kept: set[Value] = set()
         self._pending: list[tuple[Value, bytes]] = []
@@ -65,13 +69,23 @@ class Numbers:
         taken, self._pending = self._pending, []
         return taken
 
-    def require_all_matched(self) -> None:
-        """Raise ``UntestableError`` for patterns that fit no name of the whole run's contract."""
+    def require_all_matched(self, operators: Iterable[str] | None) -> None:
+        """Raise ``UntestableError`` for patterns that fit nothing of the whole run: no name of the contract and, of
+        ``unstable``, no operator (None: not known).
+        """
         if self._unmatched:
             raise UntestableError(
                 "tolerance-unmatched",
                 f"tolerance names {_listed(map(repr, self._unmatched))}, but the contract has no such value: it has "
                 f"{_listed(self._names)}.",
+            )
+        names = None if operators is None else [*self._names, *operators]
+        unfit = [p for p in self._unstable if names is not None and not any(fnmatch.fnmatchcase(n, p) for n in names)]
+        if unfit:
+            raise UntestableError(
+                "unstable-unmatched",
+                f"unstable names {_listed(map(repr, unfit))}, which is no value of the contract and no operator of the "
+                f"run: the contract has {_listed(self._names)}.",
             )
 
 

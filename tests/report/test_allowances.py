@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from opguard_ci.report.allowances import allowance_sentences, not_judged, within_tolerance
 from opguard_ci.report.check import reason, render_check
 from opguard_ci.report.layout import plain
 from opguard_ci.report.text import render
-from opguard_ci.report.tolerance import tolerance_sentence, within_tolerance
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -44,9 +44,26 @@ def test_a_check_that_passes_prints_it_too():
     """With what was needed of it."""
     found = document()
     found["tolerance"]["candidate"] = {"loss": "ulp(2)"}
-    assert tolerance_sentence(found).startswith("tolerance loss ulp(2): 1 contract value differs")
+    assert allowance_sentences(found)[0].startswith("tolerance loss ulp(2): 1 contract value differs")
     found = {"verdict": "identical", "tolerance": {"candidate": {"loss": "ulp(2)"}, "largest": None}}
-    assert tolerance_sentence(found) == "tolerance loss ulp(2): nothing differs within it"
+    assert allowance_sentences(found) == ["tolerance loss ulp(2): nothing differs within it"]
     result = {**found, "target": "t", "reference": {}, "results": []}
     assert "t: tolerance loss ulp(2)" in plain(render_check({"results": [result]}))
-    assert tolerance_sentence({"verdict": "identical"}) == ""
+    assert allowance_sentences({"verdict": "identical"}) == []
+
+
+def test_what_is_declared_unstable_is_told():
+    """With its reason; what was not judged for it is in the headline."""
+    left_out = [{"step": 0, "name": "aux", "pattern": "aux", "reason": "threads"}]
+    found = {
+        "verdict": "equivalent",
+        "declared_unstable": {"candidate": {"aux": "threads"}, "not_judged": left_out, "num_not_judged": 1},
+    }
+    assert allowance_sentences(found) == ["declared unstable: aux (threads)"]
+    assert not_judged(found) == "but for what is declared unstable: aux differs, not judged"
+    assert plain(render(found)).startswith("equivalent but for what is declared unstable: aux differs, not judged")
+    assert reason(found) == "declared unstable values left out"
+    assert (
+        not_judged({"verdict": "equivalent", "declared_unstable": {"candidate": {"aux": ""}, "num_not_judged": 0}})
+        == ""
+    )

@@ -1,4 +1,4 @@
-"""The numbers of contract values that a tolerance names are kept beside the trace."""
+"""What a recipe says of its contract: numbers are kept beside the trace, patterns must fit something."""
 
 from __future__ import annotations
 
@@ -74,3 +74,21 @@ def test_more_numbers_than_a_trace_may_hold_are_refused(programs: Programs):
     )
     assert ran.answer["slug"] == "tolerance-too-large"
     assert "'x'" in ran.answer["message"]
+
+
+def test_what_is_declared_unstable_must_be_there(programs: Programs):
+    """A name of the contract or an operator; at level contract, where no operator is seen, nothing is asked."""
+    source = (
+        HEAD + "@recipe(steps=1, unstable={'loss': 'a', 'aten.ones.*': 'b', 'aten.gone.*': 'c'})\n"
+        "def main():\n"
+        "    yield {'loss': torch.ones(1)}\n"
+    )
+    ran = programs.run(source)
+    assert ran.answer["slug"] == "unstable-unmatched"
+    assert "'aten.gone.*'" in ran.answer["message"]
+    assert "'aten.ones.*'" not in ran.answer["message"]
+    assert programs.again("program.py:main", level="contract").ok
+    good = programs.run(source.replace(", 'aten.gone.*': 'c'", ""))
+    assert good.ok
+    assert good.manifest["unstable"] == {"loss": "a", "aten.ones.*": "b"}
+    assert "Declared unstable and not judged: loss (a)." in good.manifest["notes"]
