@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ..determinism.environment import environment_document, environment_key
-from ..determinism.profile import seed_everything
+from ..determinism.profile import seed_everything, switch_on
 from ..errors import OpguardError, UntestableError
 from ..recipe import RecipeOptions, Target, check_callable, load_function, marking, options_of, parse_target
 from ..worker import ranks
@@ -49,6 +49,8 @@ def execute(request: RunRequest) -> dict[str, Any]:
         key = environment_key(document, request.profile or "observe")
         return {"status": "ok", "environment": {"key": key, "document": document}}
     target = parse_target(request.target, request.cwd)
+    for name in request.switches:
+        switch_on(name)
     recording = Recording(request, str(target.file.parent) if target.file is not None else None)
     outcome: dict[str, Any] = {"status": "ok"}
     with recording.writing():

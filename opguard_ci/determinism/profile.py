@@ -114,6 +114,18 @@ def apply(profile: str, seed: int = 0) -> list[str]:
     return problems
 
 
+def switch_on(name: str) -> None:
+    """Set one thing in a running process: ``deterministic`` (torch's algorithms) or ``seeds`` (of all generators)."""
+    import torch
+
+    if name == "seeds":
+        seed_everything(0)
+        return
+    assert name == "deterministic", name
+    torch.use_deterministic_algorithms(True)
+    torch._C._set_deterministic_fill_uninitialized_memory(False)  # or programs that read it would change
+
+
 def _settings() -> list[tuple[str, Callable[[], Any]]]:
     import torch
 

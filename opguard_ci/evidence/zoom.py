@@ -55,7 +55,7 @@ class Zoomed:
     values: dict[str, Kept] = field(default_factory=dict)
 
 
-class _Unlike(Exception):
+class UnlikeError(Exception):
     """A repeat did something else at the divergence than its trace says."""
 
 
@@ -79,8 +79,8 @@ def zoom(document: dict[str, Any], reference: Side, candidate: Side, folder: Pat
         if not wanted:
             continue
         try:
-            found = _repeat(side, wanted, folder / side.name)
-        except _Unlike as unlike:
+            found = repeat(side, wanted, folder / side.name)
+        except UnlikeError as unlike:
             _unlike(document, side, str(unlike))
             return kept
         for place, event in zip(wanted, found, strict=True):
@@ -113,12 +113,12 @@ def _differ(calls: dict[str, Place]) -> bool:
     if len(calls) < 2:
         return False
     mine, other = (calls[name].event for name in ("reference", "candidate"))
-    left, right = _values_of(mine), _values_of(other)
+    left, right = values_of(mine), values_of(other)
     names = left.keys() & right.keys()
     return any(left[name] != right[name] for name in names if mine.op == other.op or name.startswith("output"))
 
 
-def _values_of(event: Event) -> dict[str, tuple[int, str]]:
+def values_of(event: Event) -> dict[str, tuple[int, str]]:
     """Value and spec of each tensor of a call, by its name in what is kept."""
     reads = {f"input {n}": (r.value, r.spec) for n, r in enumerate(event.reads) if not r.flags & UNREAD}
     writes = {f"output {w.slot}" if w.slot >= 0 else f"written {~w.slot}": (w.value, w.spec) for w in event.writes}
@@ -144,8 +144,8 @@ def _values(document: dict[str, Any], reference: Side, candidate: Side) -> dict[
 # Running again
 
 
-def _repeat(side: Side, wanted: list[Place], folder: Path) -> list[Kept]:
-    """Run a side up to the last wanted event. Raises ``_Unlike`` if it is not the run that the trace tells of."""
+def repeat(side: Side, wanted: list[Place], folder: Path) -> list[Kept]:
+    """Run a side up to the last wanted event. Raises ``UnlikeError`` if it is not the run that the trace tells of."""
     folder.mkdir()
     plan = folder / "plan.json"
     calls = [[place.lane, place.number] for place in wanted if place.lane is not None]
@@ -169,9 +169,9 @@ def _repeat(side: Side, wanted: list[Place], folder: Path) -> list[Kept]:
         if event is None and not run.testable:
             raise CannotZoomError("cannot-run-again", f"The {side.name} could not be run again: {run.reason}")
         if event is None or place.lane not in kept:
-            raise _Unlike("it never came to it")
+            raise UnlikeError("it never came to it")
         if not does_the_same(place.event, event):
-            raise _Unlike(_what_differs(place.event, event))
+            raise UnlikeError(_what_differs(place.event, event))
     return [kept[place.lane] for place in wanted]
 
 
@@ -180,7 +180,7 @@ def _what_differs(event: Event, other: Event) -> str:
         return f"{other.op} ran in place of {event.op}"
     if event.args != other.args:
         return "its arguments were others"
-    mine, others = _values_of(event), _values_of(other)
+    mine, others = values_of(event), values_of(other)
     names = [name for name in mine if mine[name] != others.get(name)]
     return f"{names[0]} had another value" if names else "the generator was in another state"
 
@@ -209,7 +209,7 @@ def _unlike(document: dict[str, Any], side: Side, what: str) -> None:
 
 
 def _rows(calls: dict[str, Place], kept: dict[str, Kept]) -> list[dict[str, Any]]:
-    left, right = (_values_of(calls[name].event) for name in ("reference", "candidate"))
+    left, right = (values_of(calls[name].event) for name in ("reference", "candidate"))
     events = [calls[name].event for name in ("reference", "candidate")]
     if events[0].op != events[1].op:  # the ends of two blocks: only what came out can be compared
         left, right = ({n: v for n, v in each.items() if n.startswith("output")} for each in (left, right))

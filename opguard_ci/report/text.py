@@ -13,6 +13,7 @@ from opguard_ci.report.clean import clean, clean_lines
 from opguard_ci.report.coverage import coverage_line
 from opguard_ci.report.divergence import divergence_block, divergence_line, place, step_name
 from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
+from opguard_ci.report.repeats import diagnosis_lines, hardware_headline, hardware_lines
 from opguard_ci.report.words import VERDICTS
 
 MAX_BLOCKS: Final = 5
@@ -37,7 +38,9 @@ def render(document: Mapping[str, Any]) -> tuple[Line, ...]:
         lines += title("First divergence")
         lines += divergence_block(first)
     lines += attribution_lines(document)
+    lines += hardware_lines(document.get("hardware"))
     lines += _more(document.get("unstable", ()), "Also unstable")
+    lines += diagnosis_lines(document.get("diagnosis", ()))
     findings = document.get("findings", ())
     lines += _more(findings, f"Findings of the single run ({len(findings)})")
     lines += _contract(document.get("contract", ()))
@@ -65,6 +68,8 @@ def _headline(document: Mapping[str, Any]) -> list[Line]:
     first = document.get("first_divergence")
     if error:
         said = _sentence(error)
+    elif hardware := hardware_headline(document):
+        said = hardware
     elif first:
         said = f"{place(first)}: {clean(first.get('cause'))}"
     elif allowed := [text for text in (within_tolerance(document), not_judged(document)) if text]:

@@ -22,7 +22,8 @@ class RunRequest:
     the import plan of the commit whose code must run (see ``worker.plan``). ``expected``: a file with another run's
     contract digests, a JSON object from step to digest; the run ends after the first step that differs from them.
     ``keep``: a file that names the events whose tensors to keep, and where (see ``capture.keep``); the run ends after
-    the last of them. ``check_finite``: name contract values that are NaN or infinite in the manifest (``nonfinite``).
+    the last of them. ``switches``: what to switch on before the target runs (``determinism.profile.switch_on``).
+    ``check_finite``: name contract values that are NaN or infinite in the manifest (``nonfinite``).
     ``ranks``: in how many processes torch's launcher runs the target; ``rank``: which of them this one is, set by the
     launcher.
     """
@@ -44,18 +45,19 @@ class RunRequest:
     expected: str | None = None
     check_finite: bool = False
     keep: str | None = None
+    switches: tuple[str, ...] = ()
     ranks: int = 1
     rank: int | None = None
     edits: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` turns back into an equal request."""
-        return {**asdict(self), "argv": list(self.argv)}
+        return {**asdict(self), "argv": list(self.argv), "switches": list(self.switches)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunRequest:
         """The request that ``to_json`` wrote."""
-        return cls(**{**data, "argv": tuple(data.get("argv", ()))})
+        return cls(**{**data, **{name: tuple(data.get(name, ())) for name in ("argv", "switches")}})
 
 
 @dataclass(frozen=True, slots=True)

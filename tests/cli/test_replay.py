@@ -90,3 +90,62 @@ def test_used_folder(project: Path) -> None:
     """``--keep`` overwrites nothing."""
     code, document = opguard_json("replay", "training.py:train", "--keep", ".", cwd=project)
     assert (code, document["error"]["slug"]) == (2, "output-exists")
+
+
+FLIPPED = """
+import os
+import torch
+
+def train():
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(3, 8))
+    optimizer = torch.optim.SGD([weight], lr=0.1, foreach=False)
+    number = len(os.listdir("runs"))
+    open(f"runs/{number}", "w").close()
+    for step in range(3):
+        (weight * torch.randn(3, 8)).sum().backward()
+        if number == 3 and step == 1:
+            weight.grad.numpy().view("uint32")[1, 4] ^= 1 << 13
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_flipped_bit_in_one_run_of_five(project: Path) -> None:
+    """The machine is suspected: the run, the element and the bit are named, though nobody kept that tensor."""
+    (project / "flipped.py").write_text(FLIPPED)
+    (project / "runs").mkdir()
+    code, document = opguard_json("replay", "flipped.py:train", "-n", "5", cwd=project)
+    assert (code, document["verdict"]) == (4, "unstable")
+    hardware = document["hardware"]
+    assert (hardware["run"], hardware["runs"], hardware["op"], hardware["step"]) == (4, 5, "aten.add_.Tensor", 1)
+    assert (hardware["elements"], hardware["bits"]) == ([[1, 4]], [13])
+
+
+def test_nothing_to_diagnose(project: Path) -> None:
+    """Where the runs agree, --diagnose says so."""
+    code, document = opguard_json("replay", "training.py:train", "--diagnose", cwd=project)
+    assert (code, document["verdict"]) == (0, "identical")
+    assert "Nothing to diagnose" in document["notes"][-1]
+
+
+RACES = """
+import os
+import torch
+
+def train():
+    weight = torch.nn.Parameter(torch.ones(8))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    (weight * torch.rand(8)).sum().backward()
+    (weight * torch.tensor([float(byte) for byte in os.urandom(8)]).sin()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_first_of_each_kind(project: Path) -> None:
+    """A draw and data that do not repeat themselves, neither of which follows from the other."""
+    (project / "races.py").write_text(RACES)
+    _, document = opguard_json("replay", "races.py:train", cwd=project)
+    found = [document["first_divergence"], *document["unstable"]]
+    assert [item["op"] for item in found] == ["aten.rand.default", "aten.sin.default"]
+    assert all(item["stack"] for item in found)
