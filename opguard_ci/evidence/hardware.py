@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from opguard_ci.compare.cause import argument_name
+from opguard_ci.compare.arguments import argument_name
 from opguard_ci.compare.verdict import compare_traces
 from opguard_ci.evidence.flips import find_flips
 from opguard_ci.evidence.places import Place, places
