@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .schema import OpInfo
 
 _MAX_TEXT: Final = 4000
+_MAX_DEPTH: Final = 3
 
 # How a call treats a tensor argument.
 READ, WRITTEN, OVERWRITTEN, SCRATCH = range(4)
@@ -123,7 +125,36 @@ def _text(argument: Any, mark: int, into: Arguments) -> str:
         return repr(argument)
     if isinstance(argument, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return str(argument)
-    return type(argument).__name__  # storages, script objects, functions: an address says nothing
+    if isinstance(argument, torch.fx.GraphModule):  # a branch of a higher-order operator
+        return f"graph {_digest(argument.code)}"
+    if isinstance(argument, FunctionType):
+        return f"function {_digest(repr(_content(argument, 0)))}"
+    return type(argument).__name__  # storages, script objects: an address says nothing
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def _content(held: Any, depth: int) -> Any:
+    """What a function computes, as far as can be told: its code, and the numbers and functions that it refers to."""
+    if isinstance(held, FunctionType) and depth < _MAX_DEPTH:
+        code = held.__code__
+        cells = [cell.cell_contents for cell in held.__closure__ or () if _is_full(cell)]
+        named = [held.__globals__.get(name) for name in code.co_names]
+        return [_content(item, depth + 1) for item in (code, held.__defaults__, held.__kwdefaults__, cells, named)]
+    if isinstance(held, CodeType):
+        return [held.co_code.hex(), [_content(item, depth) for item in held.co_consts]]
+    if isinstance(held, (list, tuple)):
+        return [_content(item, depth) for item in held]
+    return held if isinstance(held, (bool, int, float, complex, str, bytes, NoneType)) else type(held).__name__
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
 def _short(argument: object) -> str:
