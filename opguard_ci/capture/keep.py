@@ -37,11 +37,16 @@ _NATIVE: Final = frozenset(
 
 
 def keep(session: Session, plan: Path) -> None:
-    """Have a session keep what a plan file names: ``{"folder": …, "calls": [[lane, n], …], "entries": [n, …]}``."""
+    """Have a session keep what a plan file names: ``{"folder": …, "calls": [[lane, n], …], "entries": [n, …]}``.
+
+    With ``"live"``, a sentence about the calls, nothing is kept: a debugger stops before each of them.
+    """
     wanted = json.loads(plan.read_text())
     calls = {(*place,) for place in wanted["calls"]}
     session.keeper = Keeper(session, Path(wanted["folder"]), calls, wanted["entries"])
-    session.call_type = KeptCall
+    session.call_type = LiveCall if "live" in wanted else KeptCall
+    if "live" in wanted:
+        session.keeper.said = wanted["live"]
 
 
 class Keeper:
@@ -54,6 +59,7 @@ class Keeper:
         self._num_calls: defaultdict[int, int] = defaultdict(int)
         self._num_entries = 0
         self._found: list[dict[str, Any]] = []
+        self.said = ""
 
     def place_of_next(self) -> tuple[int, int] | None:
         """The place of the call that starts now in this thread, if it is wanted."""
@@ -180,6 +186,37 @@ class KeptCall(Call):
         outputs = [t for t in _flat(result) if isinstance(t, torch.Tensor)]
         found = {f"output {slot}": tensor for slot, tensor in enumerate(outputs) if id(tensor) not in in_place}
         return {**found, **{f"written {n}": tensor for n, tensor in (*written, *hidden)}}
+
+
+class LiveCall(Call):
+    """A call before which a debugger stops if it is wanted."""
+
+    __slots__ = ("_counts",)
+
+    def before(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Also stop."""
+        super().before(args, options)
+        session = self._session
+        keeper = session.keeper
+        assert keeper is not None
+        self._counts = self.info.kind not in _UNCOUNTED
+        if not self._counts or keeper.place_of_next() is None:
+            return
+        from .live import Debugger, users_frame
+
+        print(f"opguard: before {keeper.said}\n{self.text}")
+        for number, tensor in enumerate(self._given.tensors):
+            print(f"  %{number} {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}")
+        if not Debugger().stop(users_frame()):
+            session.stopped = session.closed = True
+            raise enough()
+
+    def after(self, result: Any) -> None:
+        """Count the call."""
+        super().after(result)
+        if self._counts:
+            assert self._session.keeper is not None
+            self._session.keeper.saw_call(None)
 
 
 def contents(tensor: torch.Tensor) -> torch.Tensor | str:

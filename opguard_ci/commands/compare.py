@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repro", metavar="DIR", help="zoom, and leave a script in DIR that repeats the operator; it needs torch alone"
     )
+    parser.add_argument(
+        "--pdb", action="store_true", help="run the candidate again, and stop it live at the operator in a debugger"
+    )
     runs = parser.add_argument_group("to run a TARGET with ARGS1, and with ARGS2")
     add_run_settings(runs)
     runs.add_argument("--keep", metavar="DIR", help="keep the traces in DIR (default: they are removed)")
@@ -42,6 +45,10 @@ def run(args: argparse.Namespace) -> Result:
     """Compare two traces, or run the target twice and compare."""
     if args.repro is not None:
         refuse_used_folder(args.repro)
+    if args.pdb and (args.json or args.candidate is None):
+        raise UsageError(
+            "usage", "--pdb needs the terminal, and two traces: use it without --json, as compare REF CAND --pdb."
+        )
     document = _of_configurations(args) if args.candidate is None else _of_traces(args)
     return Result(document, render(document), exit_code(document["verdict"], strict=args.strict))
 
@@ -56,12 +63,31 @@ def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("usage", f"{what} are for a run: of two traces nothing is run; name one TARGET instead.")
     reference, candidate = read_trace(args.target), read_trace(args.candidate)
     document = compare_traces(reference, candidate).to_json()
+    if args.pdb:
+        _stop_live(document, candidate)
     if args.zoom or args.repro is not None:
         _look_closer(document, {"reference": reference, "candidate": candidate}, args.repro)
     document["reference"]["trace"] = args.target
     document["candidate"]["trace"] = args.candidate
     document["target"] = candidate.manifest.get("target")
     return document
+
+
+def _stop_live(document: dict[str, Any], candidate: Trace) -> None:
+    from opguard_ci.evidence.again import Reruns
+    from opguard_ci.evidence.live import stop_at_divergence
+
+    if document["first_divergence"] is None:
+        document["notes"].append("There is no divergence to stop at.")
+        return
+    with Reruns(Path.cwd()) as reruns:
+        request = reruns.request("candidate", candidate)
+        if request is None:
+            raise UsageError(
+                "nothing-to-stop-at",
+                "The candidate's commit is not checked out: --pdb runs the working tree, as you see it.",
+            )
+        stop_at_divergence(document, candidate, request, reruns.scratch)
 
 
 def _look_closer(document: dict[str, Any], traces: dict[str, Trace], repro: str | None) -> None:

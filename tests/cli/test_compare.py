@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import environment, opguard, opguard_json
+from tests.cli.command import command, environment, opguard, opguard_json
 from tests.cli.conftest import TRAINING
 from tests.gitrepo import GitRepo
 
@@ -134,3 +134,25 @@ def test_zoom_runs_commits_from_their_trees(tmp_path: Path, cache: Path) -> None
     assert (code, document["error"]["slug"]) == (2, "cannot-run-again")
     code, document = opguard_json(*words, cwd=tmp_path, **variables)
     assert "in no repository" in document["error"]["message"]
+
+
+def test_pdb_stops_before_the_operator_in_the_users_frames(recorded: Path, cache: Path) -> None:
+    """Frames of torch and of ours are not there; steps go on in the user's code; q ends the run; then the report."""
+    done = subprocess.run(
+        command("compare", "good", "edited", "--pdb"), cwd=recorded, capture_output=True, text=True,
+        env=environment(OPGUARD_CACHE=str(cache)), input="w\np step\nn\np loss.shape\nq\n",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    before, _, report = done.stdout.partition("diverged:")
+    assert "before aten.native_layer_norm.default (step 0, forward, 1): arguments: eps" in before
+    assert "-> loss = model(torch.randn(4, 4)).square().mean()\n(Pdb)" in before
+    assert "(Pdb) 0\n" in before
+    assert "-> loss.backward()\n(Pdb) torch.Size([])\n" in before
+    assert all(name not in before for name in ("site-packages", "torch/nn", "opguard_ci/"))
+    assert "arguments" in report
+
+
+def test_pdb_says_what_it_cannot_do(recorded: Path) -> None:
+    """With --json there is no terminal to talk on."""
+    code, document = opguard_json("compare", "good", "edited", "--pdb", cwd=recorded)
+    assert (code, document["error"]["slug"]) == (2, "usage")
