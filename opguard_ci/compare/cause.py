@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..trace.model import HIDDEN, OVER, Event
 from .arguments import argument_name
+from .draws import DrawChange
 from .origin import Leaf
 
 
@@ -28,6 +29,8 @@ class Cause:
     """For ``inputs``, ``data`` and ``state``: the number of the read that differs."""
     one_of: tuple[str, ...] = ()
     """The causes between which the traces cannot tell, the likeliest first; empty if ``cause`` is the only one."""
+    draw: DrawChange | None = None
+    """For ``random``: the draw that was inserted, left out or shifted."""
 
 
 def hidden_write(event: Event) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, Event
 from .arguments import argument_name, split_arguments
 from .cause import Cause
+from .draws import DrawChange
 from .judge import Judge
 from .values import base_name
 
@@ -48,11 +49,37 @@ def describe_cause(cause: Cause, judge: Judge, step: int | None = None) -> dict[
     found["before"], found["after"] = before, after
     found["events"] = dict(zip(("reference", "candidate"), _counterparts(cause), strict=True))
     found["evidence"] = _evidence(cause)
+    if cause.draw is not None:
+        found["draw"] = _draw(cause.draw)
     if cause.one_of:
         found["one_of"] = list(cause.one_of)
     if not found["detail"]:
         found["detail"] = _detail(cause, judge)
     return found
+
+
+def _draw(change: DrawChange) -> dict[str, Any]:
+    """Who made the draw that differs, and the first ones that see another state for it."""
+    reference, candidate = change.shifted
+    return {
+        "what": change.what,
+        "by": None if change.what == "state" else _who(change.event),
+        "shifted": {"reference": _who(reference), "candidate": _who(candidate)},
+    }
+
+
+def _who(event: Event | None) -> dict[str, Any] | None:
+    if event is None:
+        return None
+    return {
+        "step": event.step,
+        "phase": event.phase,
+        "op": event.op,
+        "module": event.module,
+        "outputs": [write.spec for write in event.writes],
+        "event": event.index,
+        "stack": frames(event.stack)[:1],
+    }
 
 
 def _counterparts(cause: Cause) -> tuple[int | None, int | None]:

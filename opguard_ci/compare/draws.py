@@ -18,6 +18,9 @@ from .values import Key, base_name, read_values, result
 _WINDOW: Final = 1000
 """So many draws after the first that differs decide what happened to it."""
 
+_NEAR: Final = 2
+"""In so many steps after it the first draw is looked for that sees another state."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrawChange:
@@ -30,6 +33,8 @@ class DrawChange:
     position: int
     why: str = ""
     """For ``state``: which run set its generator back where the other did not."""
+    shifted: tuple[Event | None, Event | None] = (None, None)
+    """The first draws, of reference and candidate, that see another state for it."""
 
 
 def draws(views: Iterable[StepView]) -> list[Event]:
@@ -57,10 +62,26 @@ def draw_change(reference: Side, candidate: Side, step: int) -> DrawChange | Non
     live = theirs.live, mine.live
     theirs.list, mine.list = _not_undone(*live, mine.made), _not_undone(*live[::-1], theirs.made)
     change = first_change(theirs, mine)
-    if change is not None:
-        return replace(change, why=_set_back(theirs, mine)) if change.what == "state" else change
-    theirs.list, mine.list = theirs.made, mine.made
-    return first_change(theirs, mine)
+    if change is not None and change.what == "state":
+        change = replace(change, why=_set_back(theirs, mine))
+    if change is None:
+        theirs.list, mine.list = theirs.made, mine.made
+        change = first_change(theirs, mine)
+    if change is None or change.what == "arguments":
+        return change
+    sides = zip(change.shifted, (reference, candidate), strict=True)
+    left, right = (event or _next_draw(side, step) for event, side in sides)
+    return replace(change, shifted=(left, right))
+
+
+def _next_draw(side: Side, step: int) -> Event | None:
+    """The first draw after a step, if it is near."""
+    for later in [s for s in side.steps if s > step][:_NEAR]:
+        view = side.view(later)
+        found = next(iter(view.where(view.is_draw)), None)
+        if found is not None:
+            return found
+    return None
 
 
 def _not_undone(live: list[Event], others: list[Event], made: list[Event]) -> list[Event]:
@@ -185,18 +206,24 @@ def first_change(reference: _Draws, candidate: _Draws) -> DrawChange | None:
     at = mine[same].index if same < len(mine) else end
     left, right = theirs[same : same + _WINDOW], mine[same : same + _WINDOW]
     if left and right and _state(left[0]) != _state(right[0]):
-        return DrawChange("state", right[0], "candidate", left[0], at)
+        return DrawChange("state", right[0], "candidate", left[0], at, shifted=(left[0], right[0]))
     kind = _kind(left, right)
     if kind == "insert":
-        event = mine[_which(candidate, reference, same)]
-        return DrawChange("inserted", event, "candidate", None, event.index)
+        position = _which(candidate, reference, same)
+        pair = (_at(theirs, position), _at(mine, position + 1))
+        return DrawChange("inserted", mine[position], "candidate", None, mine[position].index, shifted=pair)
     if kind == "delete":
         position = _which(reference, candidate, same)
         at = mine[position].index if position < len(mine) else end
-        return DrawChange("missing", theirs[position], "reference", None, at)
+        pair = (_at(theirs, position + 1), _at(mine, position))
+        return DrawChange("missing", theirs[position], "reference", None, at, shifted=pair)
     other, event = left[0], right[0]
     same_inputs = base_name(event.op) == base_name(other.op) and read_values(event) == read_values(other)
     return DrawChange("arguments" if same_inputs else "inserted", event, "candidate", other, at)
+
+
+def _at(made: list[Event], position: int) -> Event | None:
+    return made[position] if position < len(made) else None
 
 
 def _state(event: Event) -> int:

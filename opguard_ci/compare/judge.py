@@ -152,7 +152,7 @@ class Judge:
             "missing": "this draw is made by the reference only; later draws see another generator state",
             "state": "drew from another generator state",
         }
-        return Cause("random", event, change.side, other, words[change.what] + change.why)
+        return Cause("random", event, change.side, other, words[change.what] + change.why, draw=change)
 
     # Code
 

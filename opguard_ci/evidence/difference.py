@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from .formats import COMPLEX, FLOATS, INTEGERS, ITEMSIZE, Array, distances, numbers, patterns, ulps
+from .rows import changed_rows
 
 MAX_FIRST: Final = 4
 """So many elements are shown with their values."""
@@ -95,6 +96,8 @@ def _same_kind(reference: Content, candidate: Content) -> dict[str, Any]:
     a, b = (bits.reshape(-1, parts)[where] for bits in (left, right))
     found["region"] = region(where, candidate.shape)
     found["map"] = density(where, candidate.shape)
+    if candidate.shape and (rows := changed_rows(left, right, candidate.shape[0])) is not None:
+        found["rows"] = rows
     found["flips"] = _flips(a, b, part)
     if part in ITEMSIZE:
         x, y = numbers(np.ascontiguousarray(a), part), numbers(np.ascontiguousarray(b), part)

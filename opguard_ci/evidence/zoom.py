@@ -19,6 +19,7 @@ from opguard_ci.errors import UsageError
 from opguard_ci.evidence.difference import difference
 from opguard_ci.evidence.kept import Kept, read_kept
 from opguard_ci.evidence.places import Place, at_places, contract_value, does_the_same, places
+from opguard_ci.evidence.rows import rows_in_words
 from opguard_ci.trace.model import UNREAD, Event
 from opguard_ci.trace.reader import Trace, read_trace
 from opguard_ci.worker.commits import Run
@@ -87,11 +88,22 @@ def zoom(document: dict[str, Any], reference: Side, candidate: Side, folder: Pat
             (kept.values if place.lane is None else kept.calls)[side.name] = event
     rows = _rows(calls, kept.calls) if _differ(calls) else _value_rows(values, kept.values)
     first["tensors"] = rows[:MAX_TENSORS]
+    _say_which_rows(first)
     if not rows:
         document["notes"].append("Not zoomed: no two tensors of the divergence, or of the contract, can be compared.")
     if len(rows) > MAX_TENSORS:
         document["notes"].append(f"{len(rows) - MAX_TENSORS} more tensors of the operator differ.")
     return kept
+
+
+def _say_which_rows(first: dict[str, Any]) -> None:
+    """Of data that differs: which rows, or that only their order does."""
+    if first["cause"] not in ("data", "inputs"):
+        return
+    batches = [tensor for tensor in first["tensors"] if "rows" in tensor and tensor["role"] != "contract"]
+    if batches:  # samples that are stacked say less than the batch that they come to
+        batch = max(batches, key=lambda tensor: len(tensor["shape"]))
+        first["detail"] = "; ".join(filter(None, [first["detail"], rows_in_words(batch["rows"])]))
 
 
 # What to look at

@@ -54,11 +54,39 @@ def divergence_block(divergence: Divergence) -> list[Line]:
         lines += field("", f"One of: {', '.join(one_of)}. The level of these traces does not tell.")
     elif cause in CAUSES:
         lines += field("", CAUSES[cause])
+    lines += _draws(divergence.get("draw"))
     lines += _blocks(divergence)
     lines += _evidence(divergence.get("evidence"))
     lines += labelled("tensors", tensor_lines(_list(divergence.get("tensors"), dict)))
     lines += _stack(_list(divergence.get("stack"), dict))
     return lines
+
+
+_DRAWN: Final = {"inserted": "inserted", "missing": "left out"}
+
+
+def _draws(draw: object) -> list[Line]:
+    """The draw that one side alone makes, and the first ones that see another generator state for it."""
+    if not isinstance(draw, Mapping):
+        return []
+    shifted = draw.get("shifted")
+    shifted = shifted if isinstance(shifted, Mapping) else {}
+    rows = [(_DRAWN.get(str(draw.get("what")), ""), "", draw.get("by"))]
+    rows += [("shifted", side, shifted.get(side)) for side in ("reference", "candidate")]
+    cells = [[what, side, *_drawn(who)] for what, side, who in rows if isinstance(who, Mapping)]
+    return _table("draws", cells)
+
+
+def _drawn(who: Mapping[str, Any]) -> list[str]:
+    stack = _list(who.get("stack"), dict)
+    line = f"{clean(stack[0].get('file') or '?')}:{clean(stack[0].get('line') or '?')}" if stack else ""
+    outputs = ", ".join(_list(who.get("outputs"), str)[:2])
+    return [
+        ", ".join(_when(who)),
+        f"{clean(who.get('op') or '')} {clean(outputs)}",
+        clean(who.get("module") or ""),
+        shorten(line, 30),
+    ]
 
 
 def _when(divergence: Divergence) -> list[str]:

@@ -60,6 +60,24 @@ def test_an_inserted_draw_of_another_shape_is_found(shapes: list[str], data: st.
 
 
 @given(_CHAINS, st.data())
+def test_the_draws_that_it_shifts_are_named(shapes: list[str], data: st.DataObject) -> None:
+    """Of both sides the one that follows: the same draw, from another state; the next step's if there is none."""
+    place = data.draw(st.integers(0, len(shapes)))
+    longer = [*shapes[:place], "float32[8]", *shapes[place:]]
+    for swapped in (False, True):
+        made = [_chain(shapes), _chain(longer)]
+        runs = [[_run(*chain), _run((chain[-1][1], 10**9, "float32[9]"))] for chain in made]
+        change = draw_change(*(side_of(trace(*run)) for run in (runs[::-1] if swapped else runs)), 0)
+        assert change is not None
+        reference, candidate = change.shifted
+        assert reference is not None and candidate is not None
+        wanted = shapes[place] if place < len(shapes) else "float32[9]"
+        assert (reference.writes[0].spec, candidate.writes[0].spec) == (wanted, wanted)
+        assert reference.draw is not None and candidate.draw is not None
+        assert reference.draw.before != candidate.draw.before
+
+
+@given(_CHAINS, st.data())
 def test_an_undone_draw_is_no_change(shapes: list[str], data: st.DataObject) -> None:
     """A draw after which the generator went back, wherever it stands."""
     chain = _chain(shapes)

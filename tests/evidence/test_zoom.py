@@ -122,6 +122,25 @@ def bad(mark):
     assert written["different"] == 1
 
 
+def test_a_batch_in_another_order(pair: Callable[..., Pair]) -> None:
+    """The detail says that the rows are the same, and where they were."""
+    found = pair(
+        """
+def samples(order, step):
+    rows = np.arange(12, dtype="f").reshape(3, 4) + step
+    return torch.from_numpy(rows[order] if step else rows)
+def good(mark):
+    train(lambda x, step: x * samples([0, 1, 2], step), mark)
+def bad(mark):
+    train(lambda x, step: x * samples([2, 1, 0], step), mark)
+""".replace("def samples", "import numpy as np\n\ndef samples")
+    )
+    found.zoom()
+    first = found.document["first_divergence"]
+    assert first["cause"] == "data"
+    assert first["detail"].endswith("the same 3 rows in another order (row 0 was row 2, row 2 was row 0)")
+
+
 def test_replaced_operators_are_compared_by_what_came_out(pair: Callable[..., Pair]) -> None:
     """Where no call has a counterpart, the last ones of the two blocks are measured."""
     found = pair("""

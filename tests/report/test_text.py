@@ -329,3 +329,21 @@ def test_fits_the_terminal() -> None:
     report, commands = text(verdict).split("\nNext\n")
     assert max(map(len, report.split("\n"))) <= WIDTH
     assert commands
+
+
+def test_draws_name_who_made_them() -> None:
+    """The one that was inserted, and those of both sides that see another state for it."""
+
+    def who(op: str, line: int) -> dict[str, Any]:
+        stack = [{"file": "train.py", "line": line, "function": "f", "source": ""}]
+        return {"step": 1, "phase": "data", "op": op, "module": None, "outputs": ["int64[]"], "stack": stack}
+
+    draw = {
+        "what": "inserted",
+        "by": who("aten.random_.default", 41),
+        "shifted": {"reference": who("aten.randperm.default", 44), "candidate": None},
+    }
+    first = divergence(op="aten.random_.default", cause="random", draw=draw)
+    shown = " ".join(text(document("diverged", first_divergence=first)).split())
+    assert "draws inserted step 1, data aten.random_.default int64[] train.py:41" in shown
+    assert "shifted reference step 1, data aten.randperm.default int64[] train.py:44" in shown
