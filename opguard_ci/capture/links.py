@@ -13,6 +13,7 @@ import torch
 
 from ..trace.model import OUTSIDE, OVER, STATE
 from .region import Geometry, Region
+from .sparse import parts
 
 _SWEEP_AFTER: Final = 20_000
 _BOUNDLESS: Final = 1 << 62
@@ -40,14 +41,15 @@ class Memory:
         self._sweep_at = _SWEEP_AFTER
 
     def place(self, tensor: torch.Tensor, made: bool = False) -> Place | None:
-        """Where a tensor lies; None for those without memory of their own (sparse, meta, wrappers).
+        """Where a tensor lies, a sparse one where its values do; None for those without memory of their own (meta,
+        wrappers).
 
         ``made``: a recorded operator has just handed it out.
         """
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
-            return None
+            return self._sparse(tensor, made)
         known = self.known.get(storage._cdata) or self.adopt(tensor, storage, made)
         if known is None:
             return None
@@ -59,6 +61,16 @@ class Memory:
                 return known[0], (lo, hi, (tensor.dtype, tensor.is_neg(), tensor.is_conj())), lo, hi, True
             return known[0], (lo, hi, tensor.dtype), lo, hi, True
         return strided(tensor, known[0], lo)
+
+    def _sparse(self, tensor: torch.Tensor, made: bool) -> Place | None:
+        """The place of a sparse tensor's values, as something that is another once its indices are rewritten."""
+        found = parts(tensor)
+        places = [self.place(part, made) for part in (found[0], *found[1])] if found is not None else [None]
+        if places[0] is None:
+            return None
+        region, geometry, lo, hi, dense = places[0]
+        indices = [(id(place[0]), place[0].version, place[1]) for place in places[1:] if place is not None]
+        return region, (*geometry, tensor.layout, *indices), lo, hi, dense
 
     def adopt(self, tensor: torch.Tensor, storage: torch.UntypedStorage, made: bool) -> _Known | None:
         """The entry of a storage that is met for the first time; None if it holds no bytes."""

@@ -308,7 +308,6 @@ class Session:
                 self._record_contract(list(entries))
 
     def _record_contract(self, entries: list[Entry]) -> None:
-        lane, phase = self.lane_number(), self.phase()
         entries = [replace(entry, held=unwrapped(entry.held)) for entry in entries]
         if self.collectives is not None and self.begun:
             self.collectives.used([entry.held for entry in entries])
@@ -323,35 +322,41 @@ class Session:
                 self.nonfinite.append(f"step {self.step}: {entry.name}")
             place, flags = None, 0
             if isinstance(held, torch.Tensor):
-                spec, content = self.looks.spec(held), self._content(entry, held) if found is None else next(found)
+                spec, content = self.looks.spec(held), self.content(entry, held) if found is None else next(found)
                 if content:
                     place = self.looks.memory.place(held)
             else:
                 spec, content, flags = self.strings.spec(type(held).__name__), cpu.of_text(repr(held)), OUTSIDE
-            key = NULL if entry.key is None else self.strings.key(entry.key)
-            names = (self.strings.op(entry.section), self.strings.args(entry.name))
-            row = (lane, phase, _CONTRACT, *names, NULL, NULL, key, 0, NULL, 0, 0)
-            is_state = entry.section in _STATE_SECTIONS
+            row, is_state = self.contract_row(entry), entry.section in _STATE_SECTIONS
             numbers = None if self.promises is None else self.promises.of(entry, self.strings.spec.strings[spec])
-            self.link(functools.partial(self._append_entry, row, (content, spec, flags), place, is_state, numbers))
+            self.link(functools.partial(self.append_entry, row, (content, spec, flags), place, is_state, numbers))
             if self.keeper is not None:
                 self.keeper.saw_entry(held)
 
-    def _content(self, entry: Entry, held: torch.Tensor) -> int:
+    def contract_row(self, entry: Entry) -> tuple[int, ...]:
+        """The columns of a contract value's event, but for what it reads."""
+        strings = self.strings
+        key = NULL if entry.key is None else strings.key(entry.key)
+        names = (strings.op(entry.section), strings.args(entry.name))
+        return (self.lane_number(), self.phase(), _CONTRACT, *names, NULL, NULL, key, 0, NULL, 0, 0)
+
+    def content(self, entry: Entry, held: torch.Tensor) -> int:
+        """The value of a contract's tensor; 0, and a note, if it has none."""
         try:
             return value(held, self.devices)
         except Unhashable as reason:
             self.unhashed(f"contract {entry.name}", reason)
             return NO_VALUE
 
-    def _append_entry(
+    def append_entry(
         self,
         row: tuple[int, ...],
         seen: tuple[int, int, int],
         place: Place | None,
         is_state: bool,
-        numbers: bytes | None,
+        numbers: bytes | None = None,
     ) -> None:
+        """Append the event of a contract value. ``seen``: its value, spec and flags. The lock is held."""
         found, spec, flags = self.resolved(seen[0]), *seen[1:]
         if numbers is not None and found:
             assert self.promises is not None

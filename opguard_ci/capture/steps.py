@@ -15,6 +15,7 @@ import torch
 
 from ..errors import UntestableError
 from .contract import Entry, Training, flatten, flatten_step, generator_states
+from .last_seen import LastSeen
 from .session import Session
 
 
@@ -35,6 +36,7 @@ class Steps:
         self._limit = limit
         self._rule = "optimizer"  # until the target shows that it goes by "yield" or "mark"
         self._training = Training()
+        self._last_seen = LastSeen(session)
         self._ruler: weakref.ref[torch.optim.Optimizer] | None = None
         self._num_losses = 0
         self.num_optimizer_steps = 0
@@ -71,7 +73,10 @@ class Steps:
             self._end_again()
             return
         self.num_optimizer_steps += 1
-        if self._rule != "optimizer":
+        if self._rule == "yield":
+            return
+        self._last_seen.take(self._training.entries())
+        if self._rule == "mark":
             return
         if self._ruler is None or self._ruler() is None:
             self._ruler = weakref.ref(optimizer)
@@ -150,7 +155,11 @@ class Steps:
                 self._session.record_contract(flatten("final", held, "final"))
             if self._rule == "mark" and self._session.step >= 0:
                 self.num_steps += 1
-            self._session.record_contract(self._ending())
+            if self._last_seen.are_needed():
+                self._last_seen.record()
+                self._session.record_contract(generator_states())
+            else:
+                self._session.record_contract(self._ending())
 
     def _ending(self) -> Iterator[Entry]:
         yield from self._training.entries()

@@ -53,10 +53,8 @@ def of_arguments_of_unseen(pairs: Pairs, event: Event) -> Cause | None:
 
 
 def arguments(event: Event, other: Event) -> Cause:
-    """The cause of two calls that differ in arguments, or in the shapes that they write."""
-    shapes = [", ".join(write.spec for write in written(each)) for each in (other, event)]
-    detail = changed_arguments(other.args, event.args) or " -> ".join(shapes)
-    return Cause("arguments", event, like=other, detail=detail)
+    """The cause of two calls that differ in arguments."""
+    return Cause("arguments", event, like=other, detail=changed_arguments(other.args, event.args))
 
 
 def same_inputs_other_arguments(pairs: Pairs, event: Event) -> Event | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +35,37 @@ def differences(reference: list[Event], candidate: list[Event]) -> list[Differen
     for section in dict.fromkeys([*left, *right]):
         found += _section(section, left.get(section, {}), right.get(section, {}))
     return found
+
+
+def first_failure(
+    steps: Iterable[tuple[int, list[Difference]]], *, same_steps: bool
+) -> tuple[int | None, list[Difference], list[str]]:
+    """The first step that fails, what differs there, and notes; None if no step fails.
+
+    A generator that is in another state for some steps, as when draws are made ahead, fails none if no other value
+    differs before it is back. Where one run ends before the other, what only one returned there
+    tells less than the first step that the other lacks.
+
+    Args:
+        steps: each with the values that fail the comparison.
+        same_steps: whether both runs have all of them.
+
+    """
+    astray: tuple[int | None, list[Difference]] = (None, [])
+    ended: tuple[int | None, list[Difference]] = (None, [])
+    notes: list[str] = []
+    for step, hard in steps:
+        if hard and not same_steps and all(d.section == "final" for d in hard):
+            ended = (step, hard)
+        elif any(d.section != "rng" for d in hard):
+            return *(astray if astray[1] else (step, hard)), notes
+        elif astray[1] and not hard:
+            names = ", ".join(difference.name for difference in astray[1])
+            notes.append(f"Generator {names} is in another state in step {astray[0]}, but not in step {step}.")
+            astray = (None, [])
+        elif not astray[1]:
+            astray = (step, hard)
+    return *(astray if astray[1] else ended), notes
 
 
 def _by_section(events: list[Event]) -> dict[str, dict[str, Event]]:

@@ -220,8 +220,10 @@ def _same_value_elsewhere(cause: Cause, judge: Judge) -> str:
 
 
 def _code_detail(cause: Cause) -> str:
-    before = [base_name(e.op) for e in cause.before[:6]]
-    after = [base_name(e.op) for e in cause.after[:6]]
-    if before:
-        return f"{', '.join(before)} replaced by {', '.join(after)}"
-    return f"{', '.join(after)} inserted"
+    sides = [[base_name(e.op) for e in events[:6]] for events in (cause.before, cause.after)]
+    if sides[0] == sides[1]:
+        sides = [[e.op for e in events[:6]] for events in (cause.before, cause.after)]
+    if sides[0] == sides[1]:
+        sides = [[write.spec for e in events[:6] for write in e.writes] for events in (cause.before, cause.after)]
+    before, after = map(", ".join, sides)
+    return f"{before} replaced by {after}" if before else f"{after} inserted"

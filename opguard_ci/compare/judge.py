@@ -51,6 +51,8 @@ class Judge:
         """The cause behind contract values that differ; None if no operator of either run explains them."""
         sinks_reference = [d.reference for d in found if d.reference is not None]
         ours, theirs = map(self._undeclared, self._departures(found))
+        if any(origin.event.kind == "op" for origin in theirs):
+            ours = [origin for origin in ours if not _is_set_by_python(origin)]
         if rng is not None and not _is_part_of(rng, ours, theirs) and (not ours or rng.position <= ours[0].index):
             return self._of_draw(rng)
         earlier = begins_earlier(ours, theirs)
@@ -146,6 +148,8 @@ class Judge:
     def _of_draw(self, change: DrawChange) -> Cause:
         event, other = change.event, change.other
         if change.what == "arguments" and other is not None:
+            if event.args == other.args:  # another shape or dtype
+                return Cause("code", event, like=other, computes=event, before=(other,), after=(event,))
             return arguments(event, other)
         words = {
             "inserted": "this draw is made by the candidate only; later draws see another generator state",
@@ -180,6 +184,11 @@ class Judge:
                 if found is not None and found.cause == cause.cause:
                     return found
         return cause
+
+
+def _is_set_by_python(origin: Origin) -> bool:
+    """Whether a departure is no more than a contract value from outside, as a count of steps."""
+    return origin.event.kind == "contract" and origin.leaf is not None and origin.leaf.kind == "outside"
 
 
 def _is_part_of(change: DrawChange, ours: list[Origin], theirs: list[Origin]) -> bool:

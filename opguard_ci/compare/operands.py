@@ -79,6 +79,10 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             yield Cause("code", copy, like=other, computes=copy, after=(copy,))
             continue
         made, theirs = _producers(pairs, (event, number), (other, number))
+        in_place = _in_place(pairs, made, theirs, (mine.value, others.value))
+        if in_place is not None:
+            yield in_place
+            continue
         if made is not None and theirs is not None and made.op == theirs.op and made in pairs.unmatched(made.step):
             if made.index in visited:
                 continue
@@ -97,6 +101,24 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             cause = _cause(pairs, mine, others)
             one_of = (cause, "overwritten") if _may_be_foreign(pairs, event, mine, others) else ()
             yield Cause(cause, event, like=other, operand=number, one_of=one_of)
+
+
+def _in_place(pairs: Pairs, made: Event | None, theirs: Event | None, values: tuple[int, int]) -> Cause | None:
+    """One run wrote in place over what the other still reads."""
+    if made is not None and _writes_over(made, values[1]):
+        like = pairs.like(made)
+        if like is None or not _writes_over(like, values[1]):
+            return Cause("code", made, like=like, computes=made, before=(like,) if like else (), after=(made,))
+    if theirs is not None and _writes_over(theirs, values[0]):
+        mine = pairs.like_of_reference(theirs)
+        if mine is not None and not _writes_over(mine, values[0]):
+            return Cause("code", mine, like=theirs, computes=mine, before=(theirs,), after=(mine,))
+    return None
+
+
+def _writes_over(event: Event, value: int) -> bool:
+    """Whether an operator writes in place into memory that had a value before."""
+    return any(write.slot < 0 and event.reads[~write.slot].value == value for write in written(event))
 
 
 def _at_call(pairs: Pairs, made: Event, theirs: Event) -> Cause | None:

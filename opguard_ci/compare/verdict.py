@@ -18,7 +18,7 @@ from ..trace.model import SCHEMA
 from .align import structure
 from .allowances import Allowances
 from .cause import Cause
-from .contract import Difference, differences
+from .contract import Difference, differences, first_failure
 from .describe import describe_cause
 from .draws import DrawChange, draws, same_draws
 from .findings import findings_of
@@ -182,23 +182,17 @@ class _Comparison:
     # The contract
 
     def _first_difference(self) -> tuple[int | None, list[Difference]]:
-        """The first step in which values differ that fail the comparison, and these. A generator that is in another
-        state for some steps, as when draws are made ahead, is none if no other value differs before it is back.
-        """
-        astray: tuple[int | None, list[Difference]] = (None, [])
-        for step in self.steps:
-            hard = [d for d in self._differences(step) if d.hard] if step in self.differing else []
-            hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
-            hard = [d for d in hard if not self.allowances.accepts(step, d) and not self._is_declared(step, d)]
-            if any(d.section != "rng" for d in hard):
-                return astray if astray[1] else (step, hard)
-            if astray[1] and not hard:
-                names = ", ".join(d.name for d in astray[1])
-                self.notes.append(f"Generator {names} is in another state in step {astray[0]}, but not in step {step}.")
-                astray = (None, [])
-            elif not astray[1]:
-                astray = (step, hard)
-        return astray if astray[1] else (None, [])
+        step, found, notes = first_failure(
+            ((step, self._failing(step)) for step in self.steps), same_steps=self.common == self.steps
+        )
+        self.notes += notes
+        return step, found
+
+    def _failing(self, step: int) -> list[Difference]:
+        """The values of a step that differ and fail the comparison."""
+        hard = [d for d in self._differences(step) if d.hard] if step in self.differing else []
+        hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
+        return [d for d in hard if not self.allowances.accepts(step, d) and not self._is_declared(step, d)]
 
     def _is_declared(self, step: int, difference: Difference) -> bool:
         """Whether a value is declared unstable, or differs for an operator alone that is."""
@@ -318,4 +312,6 @@ def _only_contract(step: int, found: list[Difference], judge: Judge) -> dict[str
     name = "candidate" if first.candidate is not None else "reference"
     cause = "missing" if first.candidate is None else "state"
     detail = f"{first.name} differs and no recorded operator explains it"
+    if first.candidate is None or first.reference is None:
+        detail = f"{first.name} is in the contract of the {name} only"
     return describe_cause(Cause(cause, writer, name, detail=detail), judge, step=step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .running import Programs
 
 START = """
@@ -258,6 +260,31 @@ def main():
     for left, right in zip(full.digests, contract.digests, strict=True):
         assert {s: left.get(s) for s in sections} == {s: right.get(s) for s in sections}
     assert all("parameters" in digests for digests in full.digests[:-1])
+
+
+@pytest.mark.parametrize("level", ["full", "op", "contract"])
+def test_the_last_step_of_a_function_that_has_returned(level: str, programs: Programs):
+    """What its optimizer left, and what recorded operators did to it afterwards, though all is gone by then."""
+    ran = programs.run(
+        f"""{START}
+def main(mark):
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for i in range(2):
+        mark(i)
+        step(model(torch.randn(5, 4)).square().mean(), optimizer)
+        with torch.no_grad():
+            model[0].weight.clamp_(-0.1, 0.1)
+""",
+        level=level,
+    )
+    for section in ("parameter", "buffer", "optimizer"):
+        assert set(ran.contract(section, step=1)) == set(ran.contract(section, step=0)) != set()
+    if level != "contract":
+        weight = ran.contract("parameter", step=1)["model.0.weight"]
+        (clamped,) = ran.events("aten.clamp_", step=1)
+        assert weight.reads[0].value == clamped.writes[0].value
+        assert weight.reads[0].writers == (clamped.index,)
 
 
 def test_nothing_that_training_made_is_kept_alive(programs: Programs):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from opguard_ci.capture.links import Memory, allocate, read, write
 from opguard_ci.capture.region import Region
+from opguard_ci.capture.sparse import parts
 from opguard_ci.trace.model import OUTSIDE, OVER, STATE
 
 SIZE = 24
@@ -210,7 +212,19 @@ def test_a_resized_storage_is_found_at_its_new_place():
 
 
 def test_tensors_without_memory_have_no_place():
-    """Sparse, meta and wrapper tensors."""
+    """Meta and wrapper tensors."""
     memory = Memory()
-    assert memory.place(torch.zeros(3).to_sparse()) is None
     assert memory.place(torch.empty(3, device="meta")) is None
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_sparse_tensor_lies_where_its_values_do(layout: torch.layout):
+    """Who wrote the values is known, and what was seen there counts no more once the indices are rewritten."""
+    memory = Memory()
+    tensor = torch.eye(3).to_sparse(layout=layout)
+    values, indices = parts(tensor)  # type: ignore[misc]
+    write(memory.place(values), 7, 40)  # type: ignore[arg-type]
+    assert read(memory.place(tensor), 8) == ((40,), 0)  # type: ignore[arg-type]
+    write(memory.place(indices[0]), 9, 41)  # type: ignore[arg-type]
+    assert read(memory.place(tensor), 10) == ((40,), 0)  # type: ignore[arg-type]
+    assert read(memory.place(tensor), 11) == ((40,), OVER)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opguard_ci.compare import absent, compare_traces, contract, draws, foreign, judge, operands, verdict
+from opguard_ci.compare import absent, calls, compare_traces, contract, draws, foreign, judge, operands, verdict
 from opguard_ci.compare.judge import Judge
 from opguard_ci.compare.origin import Leaf, Origin, Origins
 from opguard_ci.compare.pairs import Pairs
@@ -123,14 +123,16 @@ def _all_departures(self: Origins, sinks: Iterable[Event]) -> list[Origin]:
     return [origin for step in self.mine.steps for origin in self.all_in(step)]
 
 
-def _at_once(self: Any) -> Any:
-    return next(
-        ((s, hard) for s in self.differing if (hard := [d for d in self._differences(s) if d.hard])), (None, [])
-    )
+def _at_once(steps: Iterable[tuple[int, list[Any]]], *, same_steps: bool) -> tuple[int | None, list[Any], list[str]]:
+    return *next(((step, hard) for step, hard in steps if hard), (None, [])), []
 
 
 GOOD = [op("f", [10], [20]), op("g", [20], [30]), loss(30)]
 """Two operators and a loss."""
+
+
+INTO_FIRST = Write(21, build.SPEC, ~0, 0)
+"""21 written in place into the first argument."""
 
 
 def _pair(
@@ -307,7 +309,18 @@ RULES: dict[str, Rule] = {
             ],
         ),
         passed(passing=[1], notes=1),
-        _set(verdict._Comparison, "_first_difference", _at_once),
+        _set(verdict, "first_failure", _at_once),
+    ),
+    "6: what a run returned that ended early tells less than the step it lacks": Rule(
+        _pair(
+            [
+                [op("f", [10], [20]), loss(20)],
+                [op("f", [11], [21]), loss(21), build.contract("final", "w", 21)],
+            ],
+            [[op("f", [10], [20]), loss(20), build.contract("final", "w", 20)]],
+        ),
+        diverged("missing", 2, "reference"),
+        _set(verdict, "first_failure", _at_once),
     ),
     "7: departures that do not reach the contract are listed, a kernel's with a warning": Rule(
         _pair(
@@ -464,6 +477,48 @@ RULES: dict[str, Rule] = {
         ),
         diverged("missing", 1, "reference"),
         _set(judge, "_is_part_of", lambda change, ours, theirs: False),
+    ),
+    "11: a number that Python set is not to blame where operators are missing": Rule(
+        _pair(
+            [op("f", [10], [20]), op("g", [20], [30]), loss(30), build.contract("optimizer", "n", 50)],
+            [op("f", [10], [20]), loss(20), build.contract("optimizer", "n", 51)],
+        ),
+        diverged("missing", 1, "reference"),
+        _set(judge, "_is_set_by_python", lambda origin: False),
+    ),
+    "11: writing in place over what the reference still reads is other code": Rule(
+        _pair(
+            [op("f", [10], [20]), op("add", [20, 11], [21]), op("g", [21, 20], [30]), loss(30)],
+            [
+                op("f", [10], [20]),
+                op("add_", [20, 11], [INTO_FIRST]),
+                op("g", [21, 21], [31]),
+                loss(31),
+            ],
+        ),
+        diverged("code", 1),
+        _set(operands, "_writes_over", lambda event, value: False),
+    ),
+    "11: so is not writing in place over what the reference reads anew": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("add_", [20, 11], [INTO_FIRST]),
+                op("g", [21, 21], [31]),
+                loss(31),
+            ],
+            [op("f", [10], [20]), op("add", [20, 11], [21]), op("g", [21, 20], [30]), loss(30)],
+        ),
+        diverged("code", 1),
+        _set(operands, "_writes_over", lambda event, value: False),
+    ),
+    "11: a draw of another shape is other code": Rule(
+        _pair(
+            [op("rand", [], [20], draw=(1, 2)), loss(30), build.contract("rng", "cpu", 2)],
+            [op("rand", [], [21], draw=(1, 3), spec="float32[9]"), loss(30), build.contract("rng", "cpu", 3)],
+        ),
+        diverged("code", 0),
+        _set(Judge, "_of_draw", lambda self, change: calls.arguments(change.event, change.other)),
     ),
     "11: memory that only the contract shows to be overwritten is told by who reads it next": Rule(
         _pair(
