@@ -53,6 +53,12 @@ class LastSeen:
                 value = NO_VALUE if session.level != "contract" else session.content(entry, held)
                 self._values.append((bare, session.looks.spec(held), session.looks.memory.place(held), value))
                 self._tensors.append(weakref.ref(entry.held))
+                if value < 0:  # of a device, and on its way
+                    session.link(functools.partial(self._resolve, self._values, len(self._values) - 1))
+
+    def _resolve(self, values: list[_Value], number: int) -> None:
+        entry, spec, place, value = values[number]
+        values[number] = (entry, spec, place, self._session.resolved(value))
 
     def are_needed(self) -> bool:
         """Whether any of the tensors is gone."""
