@@ -102,9 +102,9 @@ def test_long_lists_take_no_quadratic_time(names: int) -> None:
     left = _operators([rng.randrange(names) for _ in range(4000)])
     right = [event for event in left.events if rng.random() > 0.01]
     other = _operators([int(event.op[6:].split(".")[0]) for event in left.events], 1)
-    start = time.perf_counter()
+    start = time.process_time()
     aligned = align(other, _view(right))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert len(aligned.pairs) > 0.97 * len(right)
 
 

@@ -49,6 +49,6 @@ def test_another_tensor_is_no_flip():
 
 def test_a_large_tensor_is_given_up():
     """What would take minutes is not tried."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert find_flips(bytes(1 << 26), "float32", 1, 4) is None
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
