@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .capture.window import require_window
 from .errors import UsageError
 from .recipe import LEVELS, discover, parse_target
 from .worker.places import Job
@@ -25,6 +26,8 @@ class Asked:
     timeout: float | None = None
     argv: tuple[str, ...] = ()
     ranks: int | None = None
+    from_step: int | None = None
+    to_step: int | None = None
 
 
 def jobs_of(project: Project, targets: Sequence[str], cwd: str, asked: Asked) -> list[Job]:
@@ -52,8 +55,16 @@ def jobs_of(project: Project, targets: Sequence[str], cwd: str, asked: Asked) ->
 def _settled(project: Project, job: Job, asked: Asked) -> Job:
     own = project.commits.places.declared(job).literals.get("level")
     level = asked.level or (own if own in LEVELS else project.config.level)
+    require_window(asked.from_step, asked.to_step, str(level))
     return replace(
-        job, profile=asked.profile, level=str(level), timeout=asked.timeout, argv=asked.argv, ranks=asked.ranks
+        job,
+        profile=asked.profile,
+        level=str(level),
+        timeout=asked.timeout,
+        argv=asked.argv,
+        ranks=asked.ranks,
+        from_step=asked.from_step,
+        to_step=asked.to_step,
     )
 
 

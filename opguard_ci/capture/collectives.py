@@ -311,7 +311,7 @@ def _then(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
             outer = lane.number, lane.lent_phase
             lane.number, lane.lent_phase = number, phase
             try:
-                if session.closed or _is_recording():
+                if session.over or _is_recording():
                     return callback(*args)
                 with Recorder(session):
                     return callback(*args)

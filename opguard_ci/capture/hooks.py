@@ -232,7 +232,7 @@ def _thread_bootstrap(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def _bootstrap_inner(thread: threading.Thread) -> Any:
-        if session.closed:
+        if session.over:
             return original(thread)
         session.lane.number = lanes.get(thread, NULL)
         with Recorder(session):

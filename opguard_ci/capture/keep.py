@@ -95,7 +95,8 @@ class Keeper:
         self._found.append(kept.entry)
         (self._folder / KEPT).write_text(json.dumps(self._found))
         if not self._calls and not self._entries:
-            self._session.stopped = self._session.closed = True
+            self._session.stopped = True
+            self._session.end()
             raise enough()
 
 
@@ -208,7 +209,8 @@ class LiveCall(Call):
         for number, tensor in enumerate(self._given.tensors):
             print(f"  %{number} {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}")
         if not Debugger().stop(users_frame()):
-            session.stopped = session.closed = True
+            session.stopped = True
+            session.end()
             raise enough()
 
     def after(self, result: Any) -> None:

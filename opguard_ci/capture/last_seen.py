@@ -39,7 +39,7 @@ class LastSeen:
     def take(self, entries: Iterable[Entry]) -> None:
         """Note where the contract's values lie."""
         session = self._session
-        if session.closed:
+        if session.over:
             return
         with quiet(), session.lock:
             self._values, self._tensors = [], []
@@ -50,7 +50,7 @@ class LastSeen:
                     self._values.append((bare, spec, None, cpu.of_text(repr(entry.held))))
                     continue
                 held: Any = unwrapped(entry.held)
-                value = NO_VALUE if session.level != "contract" else session.content(entry, held)
+                value = NO_VALUE if session.sees_operators else session.content(entry, held)
                 self._values.append((bare, session.looks.spec(held), session.looks.memory.place(held), value))
                 self._tensors.append(weakref.ref(entry.held))
                 if value < 0:  # of a device, and on its way
@@ -68,7 +68,7 @@ class LastSeen:
         """Append one event per value, as recorded operators left it."""
         session = self._session
         with session.lock:
-            for entry, spec, place, value in self._values if not session.closed else ():
+            for entry, spec, place, value in self._values if not session.over else ():
                 session.link(functools.partial(self._append, session.contract_row(entry), spec, place, value))
 
     def _append(self, row: tuple[int, ...], spec: int, place: Place | None, value: int) -> None:

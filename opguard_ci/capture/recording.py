@@ -23,6 +23,7 @@ from .keep import keep
 from .promises import Promises
 from .session import Session
 from .steps import EnoughSteps, enough
+from .window import Window
 
 _MAX_NONFINITE: Final = 100
 _EAGER_STEPS: Final = 16
@@ -51,6 +52,9 @@ class Recording:
         document = environment.environment_document()
         profile = request.profile or "observe"
         self._rank = request.rank or 0
+        window = None
+        if (request.from_step, request.to_step) != (None, None):
+            window = Window(request.from_step, request.to_step)
         self._writer = TraceWriter(Path(request.output), self._rank)
         self._request = request
         self._expected = _expected(request)
@@ -73,6 +77,7 @@ class Recording:
             "notes": [],
             "tolerance": {},
             "unstable": {},
+            "window": None if window is None else {"from": window.first, "to": window.last},
             "allow_unseen": request.allow_unseen,
             "outcome": None,
             "findings": [],
@@ -87,6 +92,9 @@ class Recording:
         self.broken: OpguardError | None = None
         """Why the trace cannot go on (a full disk)."""
         self.session = Session(root, self._write_step, folder, request.level)
+        if window is not None:
+            self.session.look_only_at(window)
+            self.note(f"Operators were recorded {window} only; of the other steps, the contract.")
         if request.check_finite:
             self.session.nonfinite = []
         if request.keep is not None:
@@ -142,7 +150,7 @@ class Recording:
         self._writer.write_manifest(self._manifest)
 
     def _stop_if_unexpected(self, step: int) -> None:
-        if self._expected is None or self.session.closed or self.session.promises is not None:
+        if self._expected is None or self.session.over or self.session.promises is not None:
             return  # where something may differ, other digests decide nothing
         mine = self._manifest["steps"][-1]["digests"].get("contract")
         if self._expected.get(str(step), mine) != mine:
@@ -162,7 +170,7 @@ class Recording:
         try:
             yield
         finally:
-            self.session.closed = True
+            self.session.end()
             if not self.is_forked:
                 self._writer.close()
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .collectives import Collectives
     from .keep import Keeper
     from .promises import Promises
+    from .window import Window
 
 _CONTRACT, _COLLECTIVE = KINDS.index("contract"), KINDS.index("collective")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
@@ -88,7 +89,11 @@ class Session:
         self.lane = _Lane()
         self.create_graph = False
         self.step = 0
+        self.over = False
+        """Nothing more is recorded at all."""
         self.closed = False
+        """Operators are not recorded: the run is over, or the step lies outside of the window."""
+        self.window: Window | None = None
         self.stopped = False  # the target is to end, and is told again if it goes on
         self.call_type: type[Call] = Call
         self.keeper: Keeper | None = None
@@ -110,6 +115,7 @@ class Session:
         self.looks.assumes = self.assumes
         self._late = Late(self.devices, self.looks.learn_constants, self.defect)
         self._ready: list[StepTable] = []
+        self._state: list[torch.Tensor] = []  # of the contract just recorded, until its step ends
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
         self.begun: list[Any] = []
         """Collectives whose results were not looked at yet; ``collectives`` does it before an operator uses them."""
@@ -168,7 +174,7 @@ class Session:
 
     def enter_forked_child(self) -> None:
         """Note that we are a fork of the run: what it computes is not recorded, but that it computes is noted."""
-        self.closed = True
+        self.end()
         self._forked_as = _LOADER_CHILD if self.lane.making_workers else _OTHER_CHILD
 
     def passed_by(self) -> None:
@@ -258,7 +264,7 @@ class Session:
     def discard(self) -> None:
         """Write no more, also not what is still on its way."""
         with self.lock:
-            self.closed = True
+            self.end()
             self._late.discard()
             self.rows.clear()
             self._ready = []
@@ -301,10 +307,10 @@ class Session:
 
     def record_contract(self, entries: Iterable[Entry]) -> None:
         """Append one event per contract value, as it is now."""
-        if self.closed:  # and perhaps a fork of another thread that holds the lock
+        if self.over:  # and perhaps a fork of another thread that holds the lock
             return
         with quiet(), self.lock:
-            if not self.closed:
+            if not self.over:
                 self._record_contract(list(entries))
 
     def _record_contract(self, entries: list[Entry]) -> None:
@@ -375,9 +381,42 @@ class Session:
             if self.devices.used:
                 self._late.cut(self.step, ends=False)
                 self._settle(0)
-            self.step = step
+            self._enter(step)
             if step < 0:
                 self.rows.make_setup()
+
+    def look_only_at(self, window: Window) -> None:
+        """Record operators in the steps of a window only, elsewhere the contract alone. To be called before the run."""
+        self.window = window
+        self.closed = self.step not in window
+
+    @property
+    def sees_operators(self) -> bool:
+        """Whether operators are recorded now, so that links know what they left in memory."""
+        return self.level != "contract" and not self.closed
+
+    def end(self) -> None:
+        """Record no more."""
+        self.over = self.closed = True
+
+    def _enter(self, step: int) -> None:
+        """Another step begins. The lock is held.
+
+        What ran unseen outside of the window is no foreign write: memory is met anew where the window begins and ends.
+        """
+        was_closed, self.step = self.closed, step
+        if self.window is None or self.over:
+            return
+        self.closed = step not in self.window
+        if self.closed != was_closed:
+            if self.devices.used:
+                self._settle(0)
+            self.looks.memory.close()
+            for held in self._state:
+                place = self.looks.memory.place(held)
+                if place is not None:
+                    place[0].state = True
+        self._state = []
 
     def end_step(self, following: int) -> None:
         """Write the step collected so far and begin another.
@@ -386,7 +425,7 @@ class Session:
         """
         with self.lock:
             self._end(keep=1)
-            self.step = following
+            self._enter(following)
             if self.bytes_left is not None:
                 self.bytes_left = BYTES_OF_AUTO
             self.looks.memory.sweep()
@@ -405,7 +444,7 @@ class Session:
 
     def close(self) -> None:
         """Write what is left; later operators are no longer recorded."""
-        if self.collectives is not None and not self.closed:
+        if self.collectives is not None and not self.over:
             self.collectives.close()
         with self.lock:
             try:
@@ -413,7 +452,7 @@ class Session:
             except RuntimeError as error:
                 first_line = str(error).partition("\n")[0]
                 self.unseen.add(f"what the last steps computed, for the device failed ({first_line})")
-            self.closed = True
+            self.end()
             if self._ready and not len(self._ready[-1]):
                 self._ready.pop()
         self._write_ready()

@@ -127,11 +127,12 @@ class Steps:
 
     def stop(self) -> None:
         """Record no more: what the target does from now on belongs to no step."""
-        self._session.stopped = self._session.closed = True
+        self._session.stopped = True
+        self._session.end()
 
     @property
     def _is_over(self) -> bool:
-        return self.ended or self._session.closed
+        return self.ended or self._session.over
 
     def _end_again(self) -> None:
         """A training loop that swallowed the end is told again."""

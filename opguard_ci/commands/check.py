@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opguard_ci.commands import EXIT_CODES, Result, exit_code
+from opguard_ci.commands.options import add_window_options
 from opguard_ci.commands.run import refuse_used_folder
 from opguard_ci.commands.targets import add_target_options, wanted_jobs
 from opguard_ci.errors import IncomparableError, OpguardError, UntestableError, UsageError
@@ -35,6 +36,7 @@ _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's own options."""
     add_target_options(parser)
+    add_window_options(parser)
     parser.add_argument("--reference", metavar="COMMIT", help="run this commit again, and compare with it")
     parser.add_argument(
         "--missing",

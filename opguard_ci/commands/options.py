@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from opguard_ci.capture.window import require_window
 from opguard_ci.recipe import LEVELS, MAX_RANKS, PROFILES, own_ranks, parse_target, peek
 from opguard_ci.worker.checkout import find_checkout
 
 if TYPE_CHECKING:
-    from opguard_ci.worker.request import RunRequest
+    from opguard_ci.worker.request import Level, RunRequest
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -38,11 +39,23 @@ def add_run_settings(parser: argparse._ActionsContainer) -> None:
         "observe: nothing touched (default of all else)",
     )
     parser.add_argument("--steps", type=at_least(1), metavar="N", help="end the run after N steps")
+    add_window_options(parser)
     add_ranks_option(parser)
     parser.add_argument("--allow-unseen", action="store_true", help="accept operators that capture could not see")
     parser.add_argument(
         "--timeout", type=seconds, metavar="S", help="end the run after S seconds (default: a recipe's own, else 600)"
     )
+
+
+def add_window_options(parser: argparse._ActionsContainer) -> None:
+    """Add the steps in which operators are recorded."""
+    parser.add_argument(
+        "--from-step",
+        type=at_least(0),
+        metavar="K",
+        help="record operators from step K on, before it the contract alone (for faults late in a long run)",
+    )
+    parser.add_argument("--to-step", type=at_least(0), metavar="M", help="record operators up to step M, M included")
 
 
 def add_ranks_option(parser: argparse._ActionsContainer) -> None:
@@ -63,12 +76,16 @@ def run_request(args: argparse.Namespace, folder: str) -> RunRequest:
     target = parse_target(args.target, str(cwd))  # a mistake in it is told before anything is started
     checkout = find_checkout(cwd)
     own = peek(target, target.search_path(str(cwd), checkout.root)).literals
+    level = args.level or (own["level"] if own.get("level") in LEVELS else "auto")
+    require_window(args.from_step, args.to_step, level)
     return RunRequest(
         target=args.target,
         argv=args.target_arguments,
         cwd=str(cwd),
         output=str(cwd / folder),
-        level=args.level or (own["level"] if own.get("level") in LEVELS else "auto"),
+        level=cast("Level", level),
+        from_step=args.from_step,
+        to_step=args.to_step,
         profile=args.profile,
         steps=args.steps,
         allow_unseen=args.allow_unseen,

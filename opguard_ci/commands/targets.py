@@ -35,5 +35,6 @@ def wanted_jobs(args: argparse.Namespace, project: Project) -> list[Job]:
     """The jobs that the options describe."""
     from opguard_ci.jobs import Asked, jobs_of
 
-    asked = Asked(args.profile, args.level, args.timeout, args.target_arguments, args.ranks)
+    window = getattr(args, "from_step", None), getattr(args, "to_step", None)  # a golden has no window
+    asked = Asked(args.profile, args.level, args.timeout, args.target_arguments, args.ranks, *window)
     return jobs_of(project, args.target, str(Path.cwd()), asked)

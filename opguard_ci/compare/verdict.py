@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,7 +114,8 @@ class _Comparison:
         self.common = [step for step in digests[0] if step in digests[1]]
         self.steps = sorted({*digests[0], *digests[1]})
         self.full = "contract" not in (self.left.get("level"), self.right.get("level"))
-        self.differing = [s for s in self.steps if not _equal(digests[0].get(s), digests[1].get(s), self.full)]
+        self.windows = [_window(manifest) for manifest in (self.left, self.right)]
+        self.differing = [s for s in self.steps if not _equal(digests[0].get(s), digests[1].get(s), self._sees(s))]
         self.allowances = Allowances(reference, candidate)
         self.notes: list[str] = self._first_notes()
         self.judge = Judge(side_of(reference), side_of(candidate))
@@ -144,7 +146,7 @@ class _Comparison:
         base["tolerance"] = self.allowances.tolerance_json()
         base["declared_unstable"] = self.allowances.unstable_json()
         if step is None:
-            transient = self._transient(self.differing) if self.full else []
+            transient = self._transient(self.differing)
             kernels = [item for item in transient if item["cause"] == "kernel"]
             if kernels:
                 either = "" if any("one_of" not in item for item in kernels) else ", or something wrote to its inputs"
@@ -174,6 +176,10 @@ class _Comparison:
             **shown,
         )
 
+    def _sees(self, step: int) -> bool:
+        """Whether both runs recorded the operators of a step."""
+        return self.full and all(first <= step <= last for first, last in self.windows)
+
     def _findings(self) -> list[dict[str, Any]]:
         if not self.full:
             return []
@@ -200,7 +206,7 @@ class _Comparison:
             return False
         if self.allowances.leaves_out(step, difference):
             return True
-        pattern = self.judge.unstable_behind(difference) if self.full and difference.section != "rng" else None
+        pattern = self.judge.unstable_behind(difference) if self._sees(step) and difference.section != "rng" else None
         if pattern is not None:
             self.allowances.follows(step, difference, pattern)
         return pattern is not None
@@ -214,7 +220,7 @@ class _Comparison:
 
     def _is_harmless(self, difference: Difference, step: int) -> bool:
         """A generator's state may differ if the same draws were made through other generator objects (rule 6)."""
-        if not self.full:
+        if not all(self._sees(before) for before in self.steps if before <= step):
             return False
         left, right = (draws(side.views(step)) for side in (self.judge.reference, self.judge.candidate))
         harmless = same_draws(left, right)
@@ -238,7 +244,12 @@ class _Comparison:
     # Explaining
 
     def _explain(self, step: int, found: list[Difference]) -> dict[str, Any]:
-        if not self.full:
+        if not self._sees(step):
+            if self.full:
+                self.notes.append(
+                    f"Step {step} lies outside of the steps in which operators were recorded: run both sides with "
+                    f"--from-step {step} --to-step {step} to see them."
+                )
             return _only_contract(step, found, self.judge)
         judge = self.judge
         plain = [d for d in found if d.section != "rng"]
@@ -256,7 +267,7 @@ class _Comparison:
     def _transient(self, steps: list[int]) -> list[dict[str, Any]]:
         found: list[Cause] = []
         num_more = 0
-        for step in steps:
+        for step in filter(self._sees, steps):
             room = _MAX_TRANSIENT - len(found)
             passing = self.judge.passing(step)
             found += [self.judge.of(*one) for one in passing[:room]]
@@ -267,10 +278,17 @@ class _Comparison:
 
     def _structure(self) -> dict[str, int]:
         total: Counter[str] = Counter(inserted=0, removed=0, moved=0)
-        for step in self.differing if self.full else ():
+        for step in filter(self._sees, self.differing):
             if step in self.common:
                 total.update(structure(self.judge.pairs.alignment(step)))
         return dict(total)
+
+
+def _window(manifest: dict[str, Any]) -> tuple[float, float]:
+    """The steps in which operators were recorded, both ends included."""
+    window = manifest.get("window") or {}
+    first, last = window.get("from"), window.get("to")
+    return (-math.inf if first is None else first, math.inf if last is None else last)
 
 
 def _equal(left: dict[str, Any] | None, right: dict[str, Any] | None, full: bool) -> bool:

@@ -78,6 +78,8 @@ class Reruns:
             argv=tuple(manifest["argv"]),
             level=cast(Any, manifest["level"]),
             profile=cast(Any, manifest["profile"]),
+            from_step=(manifest["window"] or {}).get("from"),
+            to_step=(manifest["window"] or {}).get("to"),
             root=here.root,
             commit=here.commit,
             tree=here.tree,
@@ -93,8 +95,15 @@ class Reruns:
         manifest = trace.manifest
         commits = self._open()
         cwd = os.path.normpath(Path(commits.repository.root, manifest["cwd"]))
+        window = manifest["window"] or {}
         job = Job(
-            manifest["target"], cwd, tuple(manifest["argv"]), profile=manifest["profile"], level=manifest["level"]
+            manifest["target"],
+            cwd,
+            tuple(manifest["argv"]),
+            profile=manifest["profile"],
+            level=manifest["level"],
+            from_step=window.get("from"),
+            to_step=window.get("to"),
         )
         return again_at(commits, job, manifest["commit"])
 

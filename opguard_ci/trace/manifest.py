@@ -36,6 +36,7 @@ _KEYS: Final[dict[str, type | tuple[type, ...]]] = {
     "last_operator": _TEXT_OR_NULL,
     "tolerance": dict,
     "unstable": dict,
+    "window": (dict, type(None)),
 }
 _REQUIRED: Final = ("target", "environment", "scheme", "ranks", "steps", "complete")
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -54,6 +55,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "last_operator": None,
     "tolerance": {},
     "unstable": {},
+    "window": None,
 }
 _COVERAGE: Final[dict[str, type]] = {"operators": int, "hashed": int, "unhashed": list, "unseen": list}
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -118,6 +120,9 @@ def _check_values(manifest: dict[str, Any]) -> None:
         _broken("tolerance", str(error))
     if not all(isinstance(reason, str) for reason in manifest["unstable"].values()):
         _broken("unstable", "holds something else than text")
+    window = manifest["window"]
+    if window is not None and not all(type(window.get(end)) in (int, type(None)) for end in ("from", "to")):
+        _broken("window", "has an end that is no whole number")
     environment = manifest["environment"]
     if not isinstance(environment.get("key"), str) or not isinstance(environment.setdefault("document", {}), dict):
         _broken("environment", "has no key or document")

@@ -29,6 +29,8 @@ class Job:
     profile: str | None = None
     level: str = "auto"
     steps: int | None = None
+    from_step: int | None = None
+    to_step: int | None = None
     timeout: float | None = None
     pins: tuple[str, ...] = ()
     ranks: int | None = None

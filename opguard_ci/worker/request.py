@@ -23,6 +23,7 @@ class RunRequest:
     contract digests, a JSON object from step to digest; the run ends after the first step that differs from them.
     ``keep``: a file that names the events whose tensors to keep, and where (see ``capture.keep``); the run ends after
     the last of them. ``switches``: what to switch on before the target runs (``determinism.profile.switch_on``).
+    ``from_step`` and ``to_step``: the steps in which operators are recorded; of others, the contract alone.
     ``check_finite``: name contract values that are NaN or infinite in the manifest (``nonfinite``).
     ``ranks``: in how many processes torch's launcher runs the target; ``rank``: which of them this one is, set by the
     launcher.
@@ -46,6 +47,8 @@ class RunRequest:
     check_finite: bool = False
     keep: str | None = None
     switches: tuple[str, ...] = ()
+    from_step: int | None = None
+    to_step: int | None = None
     ranks: int = 1
     rank: int | None = None
     edits: str | None = None

@@ -206,3 +206,11 @@ def test_pipe_is_not_held_open(project: Path) -> None:
     words = " ".join(command("run", "training.py:train", "-o", "a"))
     done = subprocess.run(["bash", "-c", f"{words} | cat"], cwd=project, env=environment(), timeout=60)
     assert done.returncode == 0 and time.monotonic() - start < 25
+
+
+def test_a_window_of_no_step_is_refused(project: Path) -> None:
+    """Before anything is started."""
+    words = ("run", "training.py:train", "-o", "t", "--from-step", "5", "--to-step", "3")
+    code, document = opguard_json(*words, cwd=project)
+    assert (code, document["error"]["slug"]) == (2, "bad-window")
+    assert not (project / "t").exists()

@@ -37,6 +37,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "last_operator": None,
         "tolerance": {},
         "unstable": {},
+        "window": None,
         **changes,
     }
 
