@@ -23,7 +23,7 @@ from opguard_ci.bisect.search import Outcome, State
 from opguard_ci.errors import UntestableError, UsageError
 from opguard_ci.evidence.rerun import again_at, zoom_sides
 from opguard_ci.evidence.zoom import Side
-from opguard_ci.guard import Project, at_level_of_run, compare_runs
+from opguard_ci.guard import Project, at_level_of_run, compare_runs, run_path
 from opguard_ci.store.recipes import recipe_id
 from opguard_ci.trace.reader import read_trace
 from opguard_ci.worker.commits import Commits, Run
@@ -286,6 +286,8 @@ class _Bisection:
         if at_level_of_run(self._events, candidate) != events:
             candidate = self._run(events, culprit)
         document = compare_runs(reference, candidate)
+        for name, run in (("reference", reference), ("candidate", candidate)):
+            document[name]["trace"] = run_path(run)
         if document["verdict"] == "diverged":
             sides = [
                 Side(name, read_trace(run.trace), again_at(self._project.commits, self._events, commit))

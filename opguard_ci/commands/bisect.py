@@ -8,6 +8,7 @@ from typing import Final
 
 from opguard_ci.commands import Result, exit_code
 from opguard_ci.commands.commits import add_commit_options, commit_job
+from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
 from opguard_ci.commands.options import at_least
 from opguard_ci.commands.run import refuse_used_folder
 from opguard_ci.report.bisect import render_bisect
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="commits tried at a time (default: 1)")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted search of the same ends")
     parser.add_argument("--repro", metavar="DIR", help="leave a script in DIR that repeats the operator of the change")
+    add_html_option(parser)
     parser.add_argument("--replay", metavar="FILE", help="decide from a search's journal alone; runs nothing")
 
 
@@ -41,9 +43,11 @@ def run(args: argparse.Namespace) -> Result:
     from opguard_ci.bisect.search import Mode
     from opguard_ci.errors import UsageError
     from opguard_ci.guard import Project
+    from opguard_ci.report.html import bisect_page
 
     if args.repro is not None:
         refuse_used_folder(args.repro)
+    refuse_unwritable(args.html)
     with Project(Path.cwd()) as project, steps_shown() as progress:
         if args.replay is not None:
             if args.hunks:
@@ -59,4 +63,6 @@ def run(args: argparse.Namespace) -> Result:
             mode: Mode = "exhaustive" if args.exhaustive else "all" if args.all else "first"
             options = BisectOptions(mode, args.jobs, args.resume, args.hunks, progress, args.repro)
             document = bisect(project, commit_job(args, project), args.good, args.bad, options)
+        if args.html is not None:
+            write_html(args.html, bisect_page(document, picture_of(document)))
     return Result(document, render_bisect(document), exit_code(document["verdict"]))

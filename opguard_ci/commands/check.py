@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opguard_ci.commands import EXIT_CODES, Result, exit_code
+from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
 from opguard_ci.commands.options import add_window_options
 from opguard_ci.commands.run import refuse_used_folder
 from opguard_ci.commands.targets import add_target_options, wanted_jobs
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bisect", action="store_true", help="go on to the commit that changed what diverged, and its hunks"
     )
     parser.add_argument("--junit", metavar="FILE", help="write a JUnit report")
+    add_html_option(parser)
     parser.add_argument("--github", action="store_true", help="write annotations and the job summary of GitHub Actions")
     parser.add_argument("--keep", metavar="DIR", help="leave the traces of what failed in DIR")
     parser.add_argument("--repro", metavar="DIR", help="leave scripts in DIR that repeat the operators that diverged")
@@ -56,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     """Check every target; the worst result decides."""
     from opguard_ci.guard import Project
+    from opguard_ci.report.html import check_page
 
     if args.github and not os.environ.get(_SUMMARY):
         raise UsageError("no-step-summary", f"--github needs {_SUMMARY}, which GitHub Actions sets in every step.")
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> Result:
         refuse_used_folder(args.keep)
     if args.repro is not None:
         refuse_used_folder(args.repro)
+    refuse_unwritable(args.html)
     with Project(Path.cwd(), golden=args.golden) as project:
         root = project.root
         with _no_commands_of_others(args.github), steps_shown() as progress:
@@ -70,6 +74,7 @@ def run(args: argparse.Namespace) -> Result:
             for job in wanted_jobs(args, project):
                 progress(f"checking {job.target}")
                 results.append(_checked(project, job, args))
+        pictures = [] if args.html is None else [_pictures(result) for result in results]
         if args.keep is not None:
             _keep_traces(results, Path(args.keep), args.strict)
     _forget_traces(results)  # the scratch folder is gone now
@@ -77,10 +82,17 @@ def run(args: argparse.Namespace) -> Result:
     document: dict[str, Any] = {"schema": 1, "verdict": worst["verdict"], "results": results}
     if args.junit is not None:
         _write_junit(document, Path(args.junit), args.strict)
+    if args.html is not None:
+        write_html(args.html, check_page(document, pictures, strict=args.strict))
     text = render_check(document, strict=args.strict)
     if args.github:
         text = _for_github(document, text, root, args.strict)
     return Result(document, text, _exit(worst, args.strict))
+
+
+def _pictures(result: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """What the page draws of a result and of its bisection."""
+    return picture_of(result), picture_of(result.get("bisect") or {})
 
 
 def _checked(project: Project, job: Job, args: argparse.Namespace) -> dict[str, Any]:

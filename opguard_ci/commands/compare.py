@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opguard_ci.commands import Result, exit_code
+from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
 from opguard_ci.commands.options import add_run_settings
 from opguard_ci.commands.run import refuse_used_folder
 from opguard_ci.errors import UsageError
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pdb", action="store_true", help="run the candidate again, and stop it live at the operator in a debugger"
     )
+    add_html_option(parser)
     runs = parser.add_argument_group("to run a TARGET with ARGS1, and with ARGS2")
     add_run_settings(runs)
     runs.add_argument("--keep", metavar="DIR", help="keep the traces in DIR (default: they are removed)")
@@ -49,6 +51,7 @@ def run(args: argparse.Namespace) -> Result:
         raise UsageError(
             "usage", "--pdb needs the terminal, and two traces: use it without --json, as compare REF CAND --pdb."
         )
+    refuse_unwritable(args.html)
     document = _of_configurations(args) if args.candidate is None else _of_traces(args)
     return Result(document, render(document), exit_code(document["verdict"], strict=args.strict))
 
@@ -70,6 +73,7 @@ def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
     document["reference"]["trace"] = args.target
     document["candidate"]["trace"] = args.candidate
     document["target"] = candidate.manifest.get("target")
+    _write_page(document, args)
     return document
 
 
@@ -119,4 +123,14 @@ def _of_configurations(args: argparse.Namespace) -> dict[str, Any]:
         else:
             refuse_used_folder(args.keep)
             folder = args.keep
-        return compare_configurations(args, folder, words[:at], words[at + 1 :])
+        document = compare_configurations(args, folder, words[:at], words[at + 1 :])
+        _write_page(document, args)
+    return document
+
+
+def _write_page(document: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write the HTML file while the traces are there."""
+    from opguard_ci.report.html import compare_page
+
+    if args.html is not None:
+        write_html(args.html, compare_page(document, picture_of(document)))

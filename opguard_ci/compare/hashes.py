@@ -58,8 +58,10 @@ class Hashes:
 
     call: Words
     """Equal if ``call_key`` is."""
+    result: Words
+    """Equal if the values are that were written openly."""
     full: Words
-    """Equal if ``full_key`` is."""
+    """Equal if ``full_key`` is: call and result."""
     form: Words
     """Operator whatever its form, arguments, shapes of what it writes."""
     place: Words
@@ -92,9 +94,11 @@ class Hasher:
 
         call = _joined(op, args, read, _lists(offsets, slots, specs), drawn)
         form = _joined(texts.of(strings, "op", step.op, base_hash), args, _lists(offsets, specs))
+        result = _lists(offsets, step.write_value[open_])
         return Hashes(
             call=call,
-            full=_joined(call, _lists(offsets, step.write_value[open_])),
+            result=result,
+            full=_joined(call, result),
             form=form,
             place=_joined(form, step.phase.astype(np.uint64)),
             value=_joined(op, args, read),

@@ -20,7 +20,7 @@ _KINDS: Final = {
     "link": "link changed",
     "submodule": "submodule moved",
 }
-_HEADLINES: Final = {
+HEADLINES: Final = {
     "found": "found: the commit that changed the numbers",
     "candidates": "candidates: commits that cannot be run leave more than one",
     "nothing": "nothing found",
@@ -29,7 +29,7 @@ _HEADLINES: Final = {
 
 def render_bisect(document: Mapping[str, Any]) -> tuple[Line, ...]:
     """Lay out what a bisection found."""
-    lines = title(_HEADLINES.get(str(document["verdict"]), clean(document["verdict"])))
+    lines = title(HEADLINES.get(str(document["verdict"]), clean(document["verdict"])))
     subjects = document.get("subjects") or {}
     if document.get("first_bad"):
         lines += field("commit", _named(document["first_bad"], subjects))
@@ -70,7 +70,7 @@ def _hunks(document: Mapping[str, Any]) -> list[Line]:
     hunks = document.get("hunks") or ()
     lines: list[Line] = []
     for number, hunk in enumerate(hunks[:_MAX_ROWS]):
-        lines += field("hunks" if number == 0 else "", _hunk_name(hunk), style="mark" if hunk["frame"] else "")
+        lines += field("hunks" if number == 0 else "", hunk_name(hunk), style="mark" if hunk["frame"] else "")
         shown = [" " * (LABEL + 2) + shorten(clean(line, 200), WIDTH - LABEL - 2) for line in hunk["text"][:_MAX_LINES]]
         left_out = len(hunk["text"]) - len(shown) + hunk["more"]
         lines += [Line(line, "dim") for line in shown + [" " * (LABEL + 2) + f"… {left_out} more"] * (left_out > 0)]
@@ -81,7 +81,8 @@ def _hunks(document: Mapping[str, Any]) -> list[Line]:
     return lines
 
 
-def _hunk_name(hunk: Mapping[str, Any]) -> str:
+def hunk_name(hunk: Mapping[str, Any]) -> str:
+    """A piece of a change by file and lines, and what else is to be known of it."""
     name = clean(hunk["file"])
     if hunk["kind"] == "hunk":
         first, last = hunk["lines"]

@@ -11,6 +11,7 @@ import pytest
 from tests.cli.command import opguard, opguard_json
 from tests.gitrepo import fingerprint
 from tests.guarded import Guarded
+from tests.report.html.reading import Page
 
 COMPARE_KEYS = {
     "schema", "verdict", "reference", "candidate", "first_divergence", "contract", "transient", "findings", "structure",
@@ -96,10 +97,14 @@ def test_the_worst_recipe_decides(repo: Guarded) -> None:
 
 
 def test_bisect_goes_on_by_itself(repo: Guarded) -> None:
-    """--bisect names the commit, and its hunk."""
+    """--bisect names the commit, and its hunk; --html shows both comparisons with their operators."""
     culprit = repo.git("rev-parse", "HEAD")
     repo.change("later", eps="1e-3", before="# more\n")
-    code, document = opguard_json("check", "--reference", repo.first, "--bisect", cwd=repo.dir)
+    words = ("--reference", repo.first, "--bisect", "--html", "r.html")
+    code, document = opguard_json("check", *words, cwd=repo.dir)
+    page = Page((repo.dir / "r.html").read_text(encoding="utf-8"))
+    assert page.text.count("side by side") == 2
+    assert culprit[:12] in page.text and "net.py:" in page.text
     found = document["results"][0]["bisect"]
     assert (code, found["verdict"], found["first_bad"]) == (1, "found", culprit)
     assert [hunk["file"] for hunk in found["hunks"]] == ["net.py"]

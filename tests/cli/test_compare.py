@@ -11,6 +11,7 @@ import pytest
 from tests.cli.command import command, environment, opguard, opguard_json
 from tests.cli.conftest import TRAINING
 from tests.gitrepo import GitRepo
+from tests.report.html.reading import Page
 
 
 def edit_manifest(trace: Path, **changes: object) -> None:
@@ -40,6 +41,24 @@ def test_diverged(traces: Path) -> None:
     assert "0.001" in done.stdout and "training.py:" in done.stdout
 
 
+def test_html(traces: Path) -> None:
+    """One file that holds the verdict, the line, the steps and the operators of both runs; without torch."""
+    code, _ = opguard_json("compare", "good", "edited", "--html", "r.html", cwd=traces)
+    page = Page((traces / "r.html").read_text(encoding="utf-8"))
+    assert code == 1
+    for said in (
+        "diverged",
+        "aten.native_layer_norm.default",
+        "training.py:",
+        "parameters",
+        "eps=0.001",
+        "side by side",
+    ):
+        assert said in page.text
+    code, document = opguard_json("compare", "good", "edited", "--html", "nowhere/r.html", cwd=traces)
+    assert (code, document["error"]["slug"]) == (2, "report-unwritable")
+
+
 def test_manifest_as_argument(traces: Path) -> None:
     """A manifest stands for its trace."""
     assert opguard_json("compare", "good/manifest.json", "again", cwd=traces)[1]["verdict"] == "identical"
@@ -47,7 +66,7 @@ def test_manifest_as_argument(traces: Path) -> None:
 
 def test_needs_no_torch(traces: Path) -> None:
     """Traces are compared and shown by a process that never imports torch."""
-    for words in (["compare", "good", "edited"], ["show", "good", "--events", "0..9", "--tensors"]):
+    for words in (["compare", "good", "edited", "--html", "r.html"], ["show", "good", "--events", "0..9", "--tensors"]):
         program = f"import sys\nfrom opguard_ci.cli import main\nmain({words!r})\nprint('torch' in sys.modules)"
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=traces, env=environment(), capture_output=True, text=True, check=True

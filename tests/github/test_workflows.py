@@ -106,6 +106,7 @@ def test_the_action_compares_with_a_commit(job: Job) -> None:
     assert "aten.native_layer_norm.default" in done.stdout
     report = job.repo.dir / "opguard-report"
     assert ET.parse(report / "junit.xml").getroot().get("failures") == "1"
+    assert "diverged" in (report / "report.html").read_text()
     assert len(list(report.glob("traces/*/*/manifest.json"))) == 2
     assert job.summary.read_text().startswith("### opguard: diverged")
 
