@@ -14,7 +14,7 @@ def joined(pairs: Pairs, ours: list[Origin], theirs: list[Origin]) -> list[Origi
     found = {origin.index: origin for origin in ours}
     for origin in theirs:
         event = origin.event
-        if event.kind != "op":
+        if not event.computes:
             continue
         for mine in pairs.backward.likes(event):
             if pairs.forward.contra(mine):

@@ -17,6 +17,8 @@ def of_kernel(pairs: Pairs, event: Event) -> Cause:
     likes = pairs.forward.likes(event)
     place = pairs.like(event)
     same = next((like for like in likes if like is place), likes[0])
+    if event.kind == "collective":
+        return Cause("collective", event, like=same, detail="same arguments and inputs in this rank; other output")
     if not is_assumed(event) and not is_assumed(same):
         return Cause("kernel", event, like=same, detail="same operator, arguments and inputs; other output")
     detail = "same operator and arguments, and inputs that no recorded operator changed; other output"

@@ -46,4 +46,4 @@ def hidden_argument(event: Event) -> str:
 
 def is_overwritten(event: Event) -> bool:
     """Whether an operator read bytes that changed behind our back."""
-    return event.kind == "op" and any(read.flags & OVER for read in event.reads)
+    return event.computes and any(read.flags & OVER for read in event.reads)

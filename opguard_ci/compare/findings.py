@@ -52,7 +52,7 @@ def findings_of(side: Side, manifest: dict[str, Any]) -> list[dict[str, Any]]:
 def _suspicious(side: Side, step: int, flagged: list[int] | None) -> list[Event]:
     if flagged is not None:
         events = (side.event(index) for index in flagged)
-        return [event for event in events if event is not None and event.step == step and event.kind == "op"]
+        return [event for event in events if event is not None and event.step == step and event.computes]
     view = side.view(step)
     return view.where(view.is_op & (view.is_over | view.is_hiding))
 

@@ -111,4 +111,4 @@ def is_old(pairs: Pairs, event: Event, leaf: Leaf) -> bool:
     the operator.
     """
     value, steps = leaf.read.value, (step for step in pairs.reference.steps if step < event.step)
-    return event.kind == "op" and any(pairs.reference.view(step).knows(value) for step in steps)
+    return event.computes and any(pairs.reference.view(step).knows(value) for step in steps)

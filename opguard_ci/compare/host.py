@@ -47,7 +47,7 @@ def _through_memory(pairs: Pairs, cause: Cause) -> Origin | None:
     for mine in events:
         if mine.index >= event.index:
             break
-        if mine.index in read or mine.kind != "op" or not any(not write.flags & WEAK for write in mine.writes):
+        if mine.index in read or not mine.computes or not any(not write.flags & WEAK for write in mine.writes):
             continue
         found = pairs.forward.origin(mine)
         if found is not None and found.leaf is None and pairs.like(mine) is not None:

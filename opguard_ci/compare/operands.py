@@ -34,7 +34,7 @@ def _same_call(pairs: Pairs, event: Event, theirs: list[Origin]) -> Event | None
     wanted, like = place(event), pairs.like(event)
     if like is not None and like.op == event.op and place(like) == wanted:
         return like
-    spare = [origin.event for origin in theirs if origin.event.step == event.step and origin.event.kind == "op"]
+    spare = [origin.event for origin in theirs if origin.event.step == event.step and origin.event.computes]
     spare += pairs.unmatched_in_reference(event.step).by_operator.get(event.op, [])
     alike = [e for e in spare if e.op == event.op and place(e) == wanted and pairs.like_of_reference(e) is None]
     return min(alike, key=lambda e: not _is_clean(pairs, e), default=None)

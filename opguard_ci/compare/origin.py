@@ -54,7 +54,7 @@ class Origins:
 
     def contra(self, event: Event) -> bool:
         """Whether the other run made the same call in this step, and never with this result."""
-        if event.kind != "op" or not event.writes:
+        if not event.computes or not event.writes:
             return False
         if any(read.value == NO_VALUE and not read.flags & UNREAD and not is_empty(read.spec) for read in event.reads):
             return False
@@ -72,7 +72,7 @@ class Origins:
         """Whether the event made something that the other run does not have in this step."""
         found = self._new.get(event.index)
         if found is None:
-            found = self._new[event.index] = event.kind == "op" and self._is_new(event)
+            found = self._new[event.index] = event.computes and self._is_new(event)
         return found
 
     def _is_new(self, event: Event) -> bool:
@@ -149,7 +149,7 @@ class Origins:
 
     def origin(self, event: Event) -> Origin | None:
         """The event as an origin, or None if it only passes on what an earlier one did."""
-        if event.kind != "op":
+        if not event.computes:
             return None
         leaf = None
         contra = self.contra(event)
@@ -255,7 +255,7 @@ class Origins:
             status, dirty, leaf = self.status(event, read)
             if leaf is not None:
                 self._add_leaf(found, event, leaf)
-            if status == "clean" and event.kind != "op":  # the sink itself: its value exists, but not here
+            if status == "clean" and not event.computes:  # the sink itself: its value exists, but not here
                 dirty = [producer for producer in self.producers(read) if self.new(producer)]
             for producer in dirty:
                 if producer.index in visited:

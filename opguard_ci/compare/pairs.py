@@ -18,7 +18,7 @@ class Unmatched:
     """The operators and copies of a step that one run did more often than the other."""
 
     def __init__(self, events: list[Event], numbers: set[int]) -> None:
-        self.events = [event for event in events if event.kind == "op"]
+        self.events = [event for event in events if event.computes]
         self.numbers = numbers
 
     def __contains__(self, event: Event) -> bool:

@@ -15,7 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ..trace.arrays import StepArrays
-from ..trace.model import HIDDEN, HOST, KINDS, NO_VALUE, NULL, OVER, WEAK, Event, Read, StepInfo, StepTable, Strings
+from ..trace.model import (
+    COMPUTING,
+    HIDDEN,
+    HOST,
+    KINDS,
+    NO_VALUE,
+    NULL,
+    OVER,
+    WEAK,
+    Event,
+    Read,
+    StepInfo,
+    StepTable,
+    Strings,
+)
 from .hashes import Hasher, Hashes
 from .values import base_name
 
@@ -23,7 +37,8 @@ Mask = npt.NDArray[np.bool_]
 _Calls = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
 """Hashes in order, and the row of each."""
 
-_OP: Final = KINDS.index("op")
+_COMPUTING: Final = tuple(KINDS.index(kind) for kind in COMPUTING)
+_COLLECTIVE: Final = KINDS.index("collective")
 _VIEW: Final = KINDS.index("view")
 _COPY: Final = KINDS.index("copy")
 _CONTRACT: Final = KINDS.index("contract")
@@ -62,8 +77,14 @@ class StepView:
 
     @cached_property
     def is_op(self) -> Mask:
-        """Which rows are operators, views, copies and allocations aside."""
-        found: Mask = self.arrays.kind == _OP
+        """Which rows are operators or collectives, views, copies and allocations aside."""
+        found: Mask = np.isin(self.arrays.kind, _COMPUTING)
+        return found
+
+    @cached_property
+    def is_collective(self) -> Mask:
+        """Which rows are collectives."""
+        found: Mask = self.arrays.kind == _COLLECTIVE
         return found
 
     @cached_property

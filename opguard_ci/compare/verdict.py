@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .draws import DrawChange, draws, same_draws
 from .findings import findings_of
 from .judge import Judge
 from .traces import TraceLike, side_of
+
+if TYPE_CHECKING:
+    from .ranks import DistributedTrace
 
 _MAX_TRANSIENT: Final = 50
 _MAX_FIELDS: Final = 12
@@ -86,7 +89,22 @@ def compare_traces(reference: TraceLike, candidate: TraceLike, *, across_environ
 
     """
     with _no_collections():
-        return _Comparison(reference, candidate, across_environments).verdict()
+        _require_comparable(reference.manifest, candidate.manifest)
+        if candidate.manifest.get("ranks", 1) == 1:
+            return Comparison(reference, candidate, across_environments).verdict()
+        from .ranks import compare_ranks
+
+        return compare_ranks(
+            cast("DistributedTrace", reference), cast("DistributedTrace", candidate), across_environments
+        )
+
+
+def _require_comparable(left: dict[str, Any], right: dict[str, Any]) -> None:
+    for name in _COMPARED_FIELDS:
+        mine, other = left.get(name), right.get(name)
+        if mine != other:
+            text = f"The two traces have different {name}: {mine!r} and {other!r}; record both alike."
+            raise IncomparableError(f"other-{name}", text)
 
 
 @contextmanager
@@ -101,15 +119,12 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-class _Comparison:
+class Comparison:
+    """The comparison of two runs of one rank, or of one rank of two runs."""
+
     def __init__(self, reference: TraceLike, candidate: TraceLike, across_environments: bool) -> None:
         self.across_environments = across_environments
         self.left, self.right = reference.manifest, candidate.manifest
-        for name in _COMPARED_FIELDS:
-            mine, other = self.left.get(name), self.right.get(name)
-            if mine != other:
-                text = f"The two traces have different {name}: {mine!r} and {other!r}; record both alike."
-                raise IncomparableError(f"other-{name}", text)
         digests = [{s["step"]: s["digests"] for s in manifest["steps"]} for manifest in (self.left, self.right)]
         self.common = [step for step in digests[0] if step in digests[1]]
         self.steps = sorted({*digests[0], *digests[1]})
@@ -134,19 +149,20 @@ class _Comparison:
         return notes
 
     def verdict(self) -> Verdict:
+        """The verdict about the two."""
         coverage = self.right.get("coverage", {})
         base: dict[str, Any] = {
-            "reference": _identity(self.left),
-            "candidate": _identity(self.right),
+            "reference": identity(self.left),
+            "candidate": identity(self.right),
             "coverage": coverage,
             "notes": self.notes,
-            "findings": self._findings(),
+            "findings": self.findings(),
         }
-        step, found = self._first_difference()
+        step, found = self.first_difference()
         base["tolerance"] = self.allowances.tolerance_json()
         base["declared_unstable"] = self.allowances.unstable_json()
         if step is None:
-            transient = self._transient(self.differing)
+            transient = self.transient(self.differing)
             kernels = [item for item in transient if item["cause"] == "kernel"]
             if kernels:
                 either = "" if any("one_of" not in item for item in kernels) else ", or something wrote to its inputs"
@@ -155,24 +171,24 @@ class _Comparison:
                     + ("what differs is within tolerance." if self.allowances.used else "no contract value differs.")
                 )
             name = "equivalent" if self.differing else "identical"
-            doubt = self._doubt()
+            doubt = self.doubt()
             if doubt:
                 self.notes.append(doubt)
                 name = "untestable"
-            return Verdict(name, transient=transient, structure=self._structure(), **base)
+            return Verdict(name, transient=transient, structure=self.structure(), **base)
         first = self._explain(step, found)
-        shown = {"contract": _contract_json(step, found), "structure": self._structure(), **base}
+        shown = {"contract": contract_json(step, found), "structure": self.structure(), **base}
         one_key = self.left["environment"].get("key") == self.right["environment"].get("key")
         if not one_key and not self.across_environments:
             self.notes.append(
                 "Values and environments differ: run both sides on one machine to tell code from environment."
             )
-            self.notes += _environments(self.left["environment"], self.right["environment"])
+            self.notes += other_environments(self.left["environment"], self.right["environment"])
             return Verdict("environment", **shown)
         return Verdict(
             "diverged",
             first_divergence=first,
-            transient=self._transient([s for s in self.differing if s < step]),
+            transient=self.transient([s for s in self.differing if s < step]),
             **shown,
         )
 
@@ -180,14 +196,16 @@ class _Comparison:
         """Whether both runs recorded the operators of a step."""
         return self.full and all(first <= step <= last for first, last in self.windows)
 
-    def _findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[dict[str, Any]]:
+        """What the candidate shows by itself."""
         if not self.full:
             return []
         return findings_of(self.judge.candidate, self.right)
 
     # The contract
 
-    def _first_difference(self) -> tuple[int | None, list[Difference]]:
+    def first_difference(self) -> tuple[int | None, list[Difference]]:
+        """The first step in which values differ that fail the comparison, and these."""
         step, found, notes = first_failure(
             ((step, self._failing(step)) for step in self.steps), same_steps=self.common == self.steps
         )
@@ -206,10 +224,16 @@ class _Comparison:
             return False
         if self.allowances.leaves_out(step, difference):
             return True
-        pattern = self.judge.unstable_behind(difference) if self._sees(step) and difference.section != "rng" else None
+        pattern = self.declared(difference) if self._sees(step) and difference.section != "rng" else None
         if pattern is not None:
             self.allowances.follows(step, difference, pattern)
         return pattern is not None
+
+    def declared(self, difference: Difference) -> str | None:
+        """The pattern of operators declared unstable for which alone values differ; None if there is none."""
+        if not (self.full and self.allowances.any_unstable):
+            return None
+        return self.judge.unstable_behind(difference)
 
     def _differences(self, step: int) -> list[Difference]:
         left, right = self.judge.reference.view(step), self.judge.candidate.view(step)
@@ -230,7 +254,7 @@ class _Comparison:
             )
         return harmless
 
-    def _doubt(self) -> str:
+    def doubt(self) -> str:
         """Why agreement proves nothing; empty if it does."""
         for side, manifest in (("reference", self.left), ("candidate", self.right)):
             if not manifest.get("complete", False):
@@ -244,13 +268,20 @@ class _Comparison:
     # Explaining
 
     def _explain(self, step: int, found: list[Difference]) -> dict[str, Any]:
+        if self.full and not self._sees(step):
+            self.notes.append(
+                f"Step {step} lies outside of the steps in which operators were recorded: run both sides with "
+                f"--from-step {step} --to-step {step} to see them."
+            )
+        cause = self.cause(step, found)
+        if cause is None:
+            return only_contract(step, found, self.judge)
+        return describe_cause(self.judge.earlier_alike(cause), self.judge)
+
+    def cause(self, step: int, found: list[Difference]) -> Cause | None:
+        """The cause of contract values of a step that differ; None if no operator explains them."""
         if not self._sees(step):
-            if self.full:
-                self.notes.append(
-                    f"Step {step} lies outside of the steps in which operators were recorded: run both sides with "
-                    f"--from-step {step} --to-step {step} to see them."
-                )
-            return _only_contract(step, found, self.judge)
+            return None
         judge = self.judge
         plain = [d for d in found if d.section != "rng"]
         rng: DrawChange | None = None
@@ -258,13 +289,10 @@ class _Comparison:
             rng = judge.draw_change(step)
             if rng is None and not plain:  # set to another state by no draw: the first draw from there
                 rng = judge.draw_change(self.steps[-1])
-        cause = judge.explain(plain, rng)
-        if cause is None:
-            return _only_contract(step, found, judge)
-        cause = judge.earlier_alike(cause)
-        return describe_cause(cause, judge)
+        return judge.explain(plain, rng)
 
-    def _transient(self, steps: list[int]) -> list[dict[str, Any]]:
+    def transient(self, steps: list[int], counts: Callable[[Cause], bool] = lambda _: True) -> list[dict[str, Any]]:
+        """What differed in passing in some steps, as far as it counts."""
         found: list[Cause] = []
         num_more = 0
         for step in filter(self._sees, steps):
@@ -274,9 +302,10 @@ class _Comparison:
             num_more += len(passing[room:])
         if num_more:
             self.notes.append(f"{num_more} more operators made values in passing that the other side does not have.")
-        return [describe_cause(cause, self.judge) for cause in found]
+        return [describe_cause(cause, self.judge) for cause in found if counts(cause)]
 
-    def _structure(self) -> dict[str, int]:
+    def structure(self) -> dict[str, int]:
+        """How many operators more and fewer, and elsewhere, in the steps that differ."""
         total: Counter[str] = Counter(inserted=0, removed=0, moved=0)
         for step in filter(self._sees, self.differing):
             if step in self.common:
@@ -301,7 +330,8 @@ def _equal(left: dict[str, Any] | None, right: dict[str, Any] | None, full: bool
     }
 
 
-def _identity(manifest: dict[str, Any]) -> dict[str, Any]:
+def identity(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Which run a manifest is of."""
     return {
         "commit": manifest.get("commit"),
         "environment": manifest["environment"].get("key"),
@@ -309,18 +339,19 @@ def _identity(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _environments(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+def other_environments(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     """What differs between the two environments, reference first."""
     lines = diff(left.get("document") or {}, right.get("document") or {})
     more = [f"… and {len(lines) - _MAX_FIELDS} more"] if len(lines) > _MAX_FIELDS else []
     return [f"Environment: {line}" for line in lines[:_MAX_FIELDS] + more]
 
 
-def _contract_json(step: int, found: list[Difference]) -> list[dict[str, Any]]:
+def contract_json(step: int, found: list[Difference]) -> list[dict[str, Any]]:
+    """The contract values that differ in a step, as objects."""
     return [{"step": step, "name": difference.name, "equal": False} for difference in found]
 
 
-def _only_contract(step: int, found: list[Difference], judge: Judge) -> dict[str, Any]:
+def only_contract(step: int, found: list[Difference], judge: Judge) -> dict[str, Any]:
     """Never answer nothing: the contract value that differs and its last writers."""
     first = found[0]
     event = first.candidate or first.reference

@@ -99,8 +99,11 @@ def _when(divergence: Divergence) -> list[str]:
 
 def _where(divergence: Divergence) -> str:
     parts = _when(divergence)
-    if rank := divergence.get("rank"):
-        parts.append(f"rank {clean(rank)}")
+    ranks = _list(divergence.get("ranks"), int)
+    if len(ranks) > 1:
+        parts.append(f"ranks {', '.join(map(str, ranks))}")
+    elif ranks or divergence.get("rank"):
+        parts.append(f"rank {clean(divergence.get('rank'))}")
     if module := divergence.get("module"):
         parts.append(clean(module))
     if divergence.get("side") == "reference":

@@ -18,6 +18,8 @@ NULL: Final = -1
 
 PHASES: Final = ("setup", "data", "forward", "backward", "optimizer")
 KINDS: Final = ("op", "view", "copy", "alloc", "contract", "region", "collective")
+COMPUTING: Final = ("op", "collective")
+"""Kinds of events that make values of their own."""
 
 # Flags of a read.
 OVER: Final = 1  # the bytes changed since the last recorded write or read of them
@@ -222,3 +224,8 @@ class Event:
     reads: tuple[Read, ...]
     writes: tuple[Write, ...]
     draw: Draw | None
+
+    @property
+    def computes(self) -> bool:
+        """Whether it makes values of its own: views, copies, allocations and contract values do not."""
+        return self.kind in COMPUTING
