@@ -667,7 +667,7 @@ RULES: dict[str, Rule] = {
     "12: where nothing explains a contract value, it is told with its last writers": Rule(
         _pair([op("f", [10], [20]), loss(10)], [op("f", [10], [20]), loss(20)]),
         diverged("state", 0),
-        _set(verdict, "_only_contract", lambda step, found, judge: None),
+        _set(verdict, "only_contract", lambda step, found, judge: None),
     ),
     "13: a block of other code begins with the first operator that feeds the new value": Rule(
         _pair(
