@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from .session import Session
 
 _REGION: Final = KINDS.index("region")
+_INSIDE: Final = (
+    "Collectives inside compiled graphs are part of their graph's event: a fault that a rank received through one is "
+    "not followed to the rank that sent it."
+)
 
 
 # A graph says which of its inputs it writes.
@@ -68,6 +72,8 @@ def _begin(session: Session, info: OpInfo, graph: Any, inputs: Any) -> Call | No
             WRITTEN if n in mutated else READ for n, held in enumerate(inputs) if isinstance(held, torch.Tensor)
         ]
         given.text = _text(graph, inputs)
+        if "_c10d_functional" in str(getattr(graph, "source_code", "")):
+            session.notes.add(_INSIDE)
         call = session.call_type(session, info, given)
         call.before((), {})
         call.release_inputs()

@@ -186,6 +186,9 @@ class Session:
         """Take note of operators that ran in forked processes."""
         if self._children[_LOADER_CHILD]:
             self.notes.add("Operators ran inside DataLoader workers: what the workers handed over is recorded as data.")
+        rpc = sys.modules.get("torch.distributed.rpc")
+        if rpc is not None and getattr(rpc, "_is_current_rpc_agent_set", bool)():
+            self.unseen.add("what torch.distributed.rpc ran for other processes")
         if self._children[_OTHER_CHILD]:
             self.unseen.add("operators in processes that the target forked")
 

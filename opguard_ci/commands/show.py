@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source", type=_source, metavar="FILE:LINE", help="events that this line of source called")
     parser.add_argument("--tensors", action="store_true", help="with the tensors of each event, and its whole stack")
+    parser.add_argument("--rank", type=at_least(0), default=0, metavar="N", help="of a distributed run (default: 0)")
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="at most N events (default: 50)")
 
 
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> Result:
         tensors=args.tensors,
         source=args.source,
         limit=args.limit or query.LIMIT,
+        rank=args.rank,
     )
     text = tuple(Line(line) for line in clean_lines(query.render(document), limit=100_000))
     return Result(document, text, 0)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+import torch
+import torch.distributed.rpc
+
+from opguard_ci.capture.compiled import compiled_graph
+from opguard_ci.capture.session import Session
 from opguard_ci.compare import compare_traces
 
 from .conftest import Ranks
@@ -24,3 +31,34 @@ def test_captured_is_bare(ranks: Ranks, bare: Ranks, name: str, argv: tuple[str,
     assert compare_traces(ran.trace, again.trace).verdict == "identical"
     for rank in range(2):
         assert not any(event.op.startswith("profiler.") for event in ran.events(rank))
+
+
+def test_collectives_have_their_place(ranks: Ranks) -> None:
+    """A collective is one event with its group, reduction and result, in the same order in all ranks."""
+    ran = ranks.run("collectives")
+    by_rank = [ran.events(rank, "c10d.", "_c10d_functional.") for rank in range(2)]
+    keys = [{event.key for event in events if "from" not in (event.key or "")} for events in by_rank]
+    assert keys[0] == keys[1]
+    assert "0 of 0, 1 #0" in keys[0]
+    assert "1 of 0, 1 #0" in keys[0]
+    first = [next(event for event in events if event.key == "0 of 0, 1 #0") for events in by_rank]
+    assert first[0].reads[0].value != first[1].reads[0].value
+    assert first[0].writes[0].value == first[1].writes[0].value
+    assert "reduce_op='SUM'" in first[0].args
+    sent, received = (next(e for e in events if "from 0" in (e.key or "")) for events in by_rank)
+    assert (sent.op, received.op) == ("c10d.send.default", "c10d.recv_.default")
+    assert sent.reads[0].value == received.writes[0].value
+    waited = next(event for event in by_rank[0] if event.op == "_c10d_functional.all_reduce.default")
+    assert waited.writes[0].value
+    assert not any("wait_tensor" in event.op for event in by_rank[0])
+
+
+def test_collectives_that_are_not_seen_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs inside compiled graphs is a note; what rpc runs for others makes the coverage incomplete."""
+    session = Session(str(tmp_path), lambda table: None)
+    graph = SimpleNamespace(source_code="torch.ops._c10d_functional.all_reduce.default(…)")
+    compiled_graph(session, lambda graph, inputs: [inputs[0] * 2])(graph, [torch.ones(2)])
+    assert any("inside compiled graphs" in note for note in session.notes)
+    monkeypatch.setattr(torch.distributed.rpc, "_is_current_rpc_agent_set", lambda: True)
+    session.look_at_children()
+    assert session.unseen == {"what torch.distributed.rpc ran for other processes"}
