@@ -83,7 +83,7 @@ def _reached(one: MemoryTrace, other: MemoryTrace) -> int:
     """The first step with a value that fails a comparison, -1 without one: what is skipped in every step may have no
     effect in the steps before.
     """
-    pairs = zip(_contract(one), _contract(other), strict=True)
+    pairs = zip(_contract(one), _contract(other), strict=False)
     return min((mine[0] for mine, its in pairs if mine != its), default=-1)
 
 
