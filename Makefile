@@ -21,10 +21,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/opguard demo
 
-# Three files at a time: tests of child processes wait half of their time. Threads that wait must not take the cores
-# from those that work.
+# Two files at a time; threads that wait must not take the cores from those that work.
 test: $(INSTALLED)
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
