@@ -216,7 +216,15 @@ class Comparison:
         """The values of a step that differ and fail the comparison."""
         hard = [d for d in self._differences(step) if d.hard] if step in self.differing else []
         hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
+        hard = [d for d in hard if not self._was_cut(step, d)]
         return [d for d in hard if not self.allowances.accepts(step, d) and not self._is_declared(step, d)]
+
+    def _was_cut(self, step: int, difference: Difference) -> bool:
+        """Whether a value is absent because its run was cut short in this step or before."""
+        manifest = self.left if difference.reference is None else self.right if difference.candidate is None else None
+        if manifest is None or manifest.get("complete", False):
+            return False
+        return step >= max((entry["step"] for entry in manifest["steps"]), default=step)
 
     def _is_declared(self, step: int, difference: Difference) -> bool:
         """Whether a value is declared unstable, or differs for an operator alone that is."""

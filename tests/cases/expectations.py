@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).parent / "data"
+"""The programs that were handed over."""
+MORE = Path(__file__).parent / "more"
+"""Programs of our own, of the same kinds, each of which showed something that the handed ones did not."""
 
 CAUSES: dict[str, set[str]] = {
     "args": {"arguments"},
@@ -80,6 +83,11 @@ def load_case(path: Path) -> Case:
 def all_cases() -> list[Case]:
     """Every case program, by name."""
     return [load_case(path) for path in sorted(DATA.glob("[a-f]_*.py"))]
+
+
+def more_cases() -> list[Case]:
+    """Every program of our own, by name."""
+    return [load_case(path) for path in sorted(MORE.glob("*.py"))]
 
 
 def base_name(op: str) -> str:

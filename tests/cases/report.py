@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.cases.expectations import all_cases
+from tests.cases.expectations import all_cases, more_cases
 from tests.cases.served import run_side
 from tests.cases.sides import VARIANTS, Examined, Sides
 
@@ -29,7 +29,7 @@ def main() -> int:
     os.environ.setdefault("OPGUARD_SERVER_IDLE", "0")  # a server that is kept would go on with the code of before
     tally: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as scratch:
-        for case in all_cases():
+        for case in [*all_cases(), *more_cases()]:
             if options.names and not case.name.startswith(tuple(options.names)):
                 continue
             sides = Sides(case, Path(options.keep or scratch) / case.name, partial(run_side, level=options.level))

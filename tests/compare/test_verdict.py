@@ -110,6 +110,14 @@ def test_a_divergence_of_an_incomplete_run_is_one() -> None:
     assert compare_traces(trace(GOOD), trace(BAD, complete=False)).verdict == "diverged"
 
 
+@pytest.mark.parametrize("steps", [[GOOD], [GOOD, GOOD[:1]]], ids=["between steps", "within a step"])
+def test_what_a_run_did_not_come_to_is_no_divergence(steps: list[Any]) -> None:
+    """A run that was cut short lacks values: from either side, that says nothing. One that ended lacks them itself."""
+    whole, cut = trace(GOOD, GOOD, GOOD), trace(*steps, complete=False)
+    assert compare_traces(whole, cut).verdict == compare_traces(cut, whole).verdict == "untestable"
+    assert compare_traces(whole, trace(*steps)).verdict == "diverged"
+
+
 @pytest.mark.parametrize("name", ["schema", "scheme", "ranks"])
 def test_what_cannot_be_compared(name: str) -> None:
     """Another schema, scheme or number of ranks is an error that names the field."""
