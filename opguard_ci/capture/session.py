@@ -337,6 +337,8 @@ class Session:
             else:
                 spec, content, flags = self.strings.spec(type(held).__name__), cpu.of_text(repr(held)), OUTSIDE
             row, is_state = self.contract_row(entry), entry.section in _STATE_SECTIONS
+            if is_state and self.window is not None and isinstance(held, torch.Tensor):
+                self._state.append(held)
             numbers = None if self.promises is None else self.promises.of(entry, self.strings.spec.strings[spec])
             self.link(functools.partial(self.append_entry, row, (content, spec, flags), place, is_state, numbers))
             if self.keeper is not None:

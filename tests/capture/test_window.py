@@ -67,7 +67,7 @@ def test_what_ran_unseen_is_no_foreign_write(programs: Programs):
 def test_an_open_window(programs: Programs):
     """To the end, or from the beginning with the setup."""
     late = programs.run(TRAIN, from_step=6)
-    assert {event.step for event in late.events()} == {6, 7, 8} - ({8} if 8 not in late.steps else set())
+    assert {event.step for event in late.events()} == {6, 7}  # what follows is the contract of the end
     early = programs.again("program.py:main", to_step=1)
     assert {event.step for event in early.events()} == {0, 1}
 
