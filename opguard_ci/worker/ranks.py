@@ -38,6 +38,10 @@ _DUMP: Final = 1.0
 _FINISH: Final = 5.0
 """Seconds that a rank has for its exit functions and threads after it has told its outcome."""
 
+_NO_DEVICES: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""What the launcher runs under. It asks for devices, but neither CUDA nor its management library survives a fork that
+closes their files."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Post:
@@ -95,8 +99,8 @@ def launch(request: RunRequest, entry: str = ENTRY) -> dict[str, Any]:
     keep = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - {0, 1, 2}
     posts = [_Post.open(rank) for rank in range(request.ranks)]
     try:
-        with _undisturbed():
-            _start(_Guard(request, entry, begin + request.timeout, _Files(posts, keep)))
+        with _undisturbed() as asked:
+            _start(_Guard(request, entry, begin + request.timeout, _Files(posts, keep), asked))
         ranks = [_account(request, rank, post) for rank, post in enumerate(posts)]
     finally:
         for post in posts:
@@ -168,21 +172,28 @@ def _start(guard: _Guard) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep the launcher to this machine, and silent; leave CUDA to the ranks."""
+def _undisturbed() -> Iterator[dict[str, str | None]]:
+    """Keep the launcher to this machine, and silent, and devices to the ranks; the variables that they get back."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.pop("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", None)
-    asked = os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the launcher asks, and must not initialise CUDA before it forks
+    asked = {name: os.environ.get(name) for name in _NO_DEVICES}
+    os.environ.update(_NO_DEVICES)
     logging.disable(logging.CRITICAL)  # it would tell the user's terminal what the outcome says
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*")
-            yield
+            yield asked
     finally:
         logging.disable(logging.NOTSET)
-        if asked is None:
-            os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+        _restore(asked)
+
+
+def _restore(asked: dict[str, str | None]) -> None:
+    for name, text in asked.items():
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
 
 
 # The guard of a rank
@@ -195,9 +206,11 @@ class _Stop(BaseException):
 class _Guard:
     """What the agent runs for each rank, in a process of its own."""
 
-    def __init__(self, request: RunRequest, entry: str, deadline: float, files: _Files) -> None:
+    def __init__(
+        self, request: RunRequest, entry: str, deadline: float, files: _Files, asked: dict[str, str | None]
+    ) -> None:
         self.request = request
-        self._entry, self._deadline, self._files = entry, deadline, files
+        self._entry, self._deadline, self._files, self._asked = entry, deadline, files, asked
         self.__name__ = self.__qualname__ = "opguard_rank"  # the launcher asks
 
     def __call__(self) -> str:
@@ -232,7 +245,7 @@ class _Guard:
 
     def _become(self, rank: int, post: _Post, guard: int) -> NoReturn:
         """The rank itself."""
-        os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+        _restore(self._asked)
         logging.disable(logging.NOTSET)
         job = child.Job(
             request=replace(self.request, rank=rank, breadcrumb=None),

@@ -42,16 +42,17 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Runs targets of ``programs.py``."""
+    """Runs targets of ``programs.py`` in ``where``; traces go to ``folder``."""
 
     server: Server
     folder: Path
+    where: Path = HERE
 
     def run(self, name: str, *argv: str, **options: Any) -> Ran:
         """Run a target; its traces are numbered."""
         folder = self.folder / f"run-{len(list(self.folder.iterdir()))}"
         options = {"ranks": 2, "timeout": 60.0, "profile": self.server.profile, **options}
-        request = RunRequest(f"programs.py:{name}", cwd=str(HERE), output=str(folder), argv=argv, **options)
+        request = RunRequest(f"programs.py:{name}", cwd=str(self.where), output=str(folder), argv=argv, **options)
         printed = self.folder / f"{folder.name}.out"
         with printed.open("wb") as file:
             result = client.run(request, server=self.server, stdout=file.fileno())

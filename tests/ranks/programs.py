@@ -187,6 +187,7 @@ def hangs() -> None:
 def places() -> None:
     """What a rank finds around it."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID")
+    names += ("CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK")
     dist.init_process_group("gloo")
     say(
         *(os.environ.get(name) for name in names), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

@@ -14,10 +14,12 @@ from opguard_ci.worker.request import RunRequest
 from .conftest import HERE, Ranks
 
 
-def test_ranks_are_started_as_torchrun_would(ranks: Ranks) -> None:
-    """Each rank finds the variables of torchrun, one thread, and the profile's pins in force."""
+def test_ranks_are_started_as_torchrun_would(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank finds torchrun's variables and the user's own, one thread, and the profile's pins in force."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
     ran = ranks.run("places")
-    assert ran.lines == [f"rank {rank}: {rank} {rank} 2 127.0.0.1 1 opguard 1 True" for rank in range(2)]
+    assert ran.lines == [f"rank {rank}: {rank} {rank} 2 127.0.0.1 1 opguard 3,1 None 1 True" for rank in range(2)]
 
 
 def test_one_folder_holds_all_ranks(ranks: Ranks) -> None:
