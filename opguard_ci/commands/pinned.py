@@ -45,7 +45,7 @@ def describe(profile: str) -> dict[str, Any]:
     """Pin this process and say what its environment is then."""
     from opguard_ci.determinism.environment import environment_document, environment_key
 
-    problems = apply(profile)
+    problems = apply(profile, compiles=False)
     document = environment_document()
     return {"key": environment_key(document, profile), "document": document, "problems": problems}
 

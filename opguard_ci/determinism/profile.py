@@ -78,10 +78,11 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)  # CUDA generators too, at their initialisation
 
 
-def apply(profile: str, seed: int = 0) -> list[str]:
+def apply(profile: str, seed: int = 0, *, compiles: bool = True) -> list[str]:
     """Sets what can be set in a running process; one sentence for each switch that could not be set any more.
 
-    Under ``observe`` nothing is touched. CUDA is never initialised.
+    Under ``observe`` nothing is touched. CUDA is never initialised. A process that never ``compiles`` can do without
+    torch's compiler, which is told as well and takes seconds to import.
     """
     wanted = environment_variables(profile)
     if not wanted:
@@ -97,7 +98,7 @@ def apply(profile: str, seed: int = 0) -> list[str]:
     if sys.flags.hash_randomization and "PYTHONHASHSEED" not in " ".join(problems):
         problems.append("PYTHONHASHSEED=0 is not in force: this interpreter started with another hash seed")
 
-    for setting, act in _settings():
+    for setting, act in _settings(compiles):
         try:
             act()
         except (RuntimeError, AttributeError) as error:
@@ -126,7 +127,7 @@ def switch_on(name: str) -> None:
     torch._C._set_deterministic_fill_uninitialized_memory(False)  # or programs that read it would change
 
 
-def _settings() -> list[tuple[str, Callable[[], Any]]]:
+def _settings(compiles: bool) -> list[tuple[str, Callable[[], Any]]]:
     import torch
 
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -138,10 +139,16 @@ def _settings() -> list[tuple[str, Callable[[], Any]]]:
         if torch.get_num_interop_threads() != 1:  # a second call raises, even with the same number
             torch.set_num_interop_threads(1)
 
+    def deterministic() -> None:
+        if compiles:
+            torch.use_deterministic_algorithms(True)
+        else:
+            torch._C._set_deterministic_algorithms(True)
+
     settings: list[tuple[str, Callable[[], Any]]] = [
         ("1 intra-op thread", lambda: torch.set_num_threads(1)),
         ("1 inter-op thread", one_interop_thread),
-        ("deterministic algorithms", lambda: torch.use_deterministic_algorithms(True)),
+        ("deterministic algorithms", deterministic),
         # On by default with the above: it would write NaN into every torch.empty and change programs that read it.
         ("fill_uninitialized_memory", lambda: torch._C._set_deterministic_fill_uninitialized_memory(False)),
         ("cudnn.deterministic", assign(cudnn, "deterministic", True)),
