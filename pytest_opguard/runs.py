@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ class RecipeRuns(Commits):
 
     def request(self, job: Job) -> RunRequest:
         """The request for a run of the working tree, into a new folder."""
-        folder = Path(tempfile.mkdtemp(prefix="here-", dir=self._scratch.name))
-        request = self._request(job, folder, job.cwd, str(self.repository.root), job.target)
+        request = self._request(job, self._new_folder(), job.cwd, str(self.repository.root), job.target)
         return replace(request, commit=self.label())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from opguard_ci.worker.history import commits_between, is_ancestor, merge_base
 from opguard_ci.worker.layout import Changes
 from opguard_ci.worker.pieces import Pieces
 from opguard_ci.worker.places import Job
+from opguard_ci.worker.scratch import Scratch
 
 Progress = Callable[[str], None]
 
@@ -109,7 +109,7 @@ class _Bisection:
             self._notes.append("Both ends are the same commit, so nothing can have changed between them.")
             return self._document(State(self._graph), Outcome("nothing", reason="equal-ends"))
         with (
-            tempfile.TemporaryDirectory(prefix="opguard-bisect-") as scratch,
+            Scratch() as scratch,
             self._journal() as journal,
             self._several_at_a_time() as pool,
         ):

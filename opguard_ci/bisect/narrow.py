@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from opguard_ci.bisect.hunks import Answer, smallest
 from opguard_ci.worker.commits import Run
 from opguard_ci.worker.layout import Changes
 from opguard_ci.worker.pieces import Lines, Piece, Pieces
+from opguard_ci.worker.scratch import Scratch
 
 MAX_LINES: Final = 40
 """Lines of a hunk that the report holds; the patch holds all."""
@@ -50,7 +50,7 @@ def narrow(
     order = sorted(range(len(framed)), key=lambda number: (not framed[number], pieces.all[number].path not in files))
     label = classes.label(whole)
     tried = 0
-    with tempfile.TemporaryDirectory(prefix="opguard-hunks-") as scratch:
+    with Scratch() as scratch:
         expected = write_expected(whole.trace, Path(scratch, "expected.json"))
 
         def ask(subset: frozenset[int]) -> Answer:

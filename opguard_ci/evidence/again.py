@@ -19,6 +19,7 @@ from opguard_ci.worker.checkout import find_checkout
 from opguard_ci.worker.commits import Commits, Run
 from opguard_ci.worker.places import Job
 from opguard_ci.worker.request import RunRequest
+from opguard_ci.worker.scratch import Scratch
 from opguard_ci.worker.servers import Server
 
 
@@ -31,7 +32,7 @@ class Reruns:
         self._checkout = find_checkout(cwd)
         self._stack = ExitStack()
         self._commits: Commits | None = None
-        self.scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="opguard-again-")))
+        self.scratch = Path(self._stack.enter_context(Scratch()))
 
     def __enter__(self) -> Reruns:
         return self

@@ -29,6 +29,7 @@ from opguard_ci.worker.layout import Changes, Overlay
 from opguard_ci.worker.places import Job, Places
 from opguard_ci.worker.plan import ImportPlan
 from opguard_ci.worker.request import Level, Profile, RunRequest, RunResult
+from opguard_ci.worker.scratch import Scratch
 from opguard_ci.worker.servers import Server
 from opguard_ci.worker.tree import Checkout, Tree
 
@@ -73,7 +74,7 @@ class Commits:
         self._runs = Runs(cache_folder() / "runs")
         self._tree: Tree | None = None
         self._environments: dict[tuple[str, int], str] = {}
-        self._scratch = tempfile.TemporaryDirectory(prefix="opguard-")
+        self._scratch = Scratch()
 
     def __enter__(self) -> Commits:
         return self
@@ -86,7 +87,7 @@ class Commits:
         if self._tree is not None:
             self._tree.close()
             self._tree = None
-        self._scratch.cleanup()
+        self._scratch.close()
 
     # The working tree
 
@@ -195,7 +196,7 @@ class Commits:
             first_root=self.places.first_root(job),
             allowed=(str(folder), str(cache_folder()), *(str(file.parent) for file in stops if file is not None)),
         )
-        plan_file = Path(self._scratch.name) / f"{folder.name}.plan"
+        plan_file = self._scratch.path / f"{folder.name}.plan"
         plan.save(plan_file)
         request = self._request(
             job, folder, str(cwd), str(checkout.path), self.places.named_in_tree(job, checkout, cwd)
@@ -270,7 +271,7 @@ class Commits:
         return digest.hexdigest()
 
     def _new_folder(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="run-", dir=self._scratch.name))
+        return Path(tempfile.mkdtemp(prefix="run-", dir=self._scratch.path))
 
 
 _variables = threading.RLock()
