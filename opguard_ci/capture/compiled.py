@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from .session import Session
 
 _REGION: Final = KINDS.index("region")
+_COLLECTIVES: Final = ", collectives=True"
 _INSIDE: Final = (
-    "Collectives inside compiled graphs are part of their graph's event: a fault that a rank received through one is "
-    "not followed to the rank that sent it."
+    "Collectives inside compiled graphs are part of their graph's event: which rank sent what another received through "
+    "one is told only where it departs by itself."
 )
 
 
@@ -72,7 +73,7 @@ def _begin(session: Session, info: OpInfo, graph: Any, inputs: Any) -> Call | No
             WRITTEN if n in mutated else READ for n, held in enumerate(inputs) if isinstance(held, torch.Tensor)
         ]
         given.text = _text(graph, inputs)
-        if "_c10d_functional" in str(getattr(graph, "source_code", "")):
+        if given.text.endswith(_COLLECTIVES):
             session.notes.add(_INSIDE)
         call = session.call_type(session, info, given)
         call.before((), {})
@@ -87,4 +88,5 @@ def _text(graph: Any, inputs: Any) -> str:
     """The graph by its generated source, and its inputs that are no tensors (sizes)."""
     numbers = ["%" if isinstance(held, torch.Tensor) else repr(held) for held in inputs]
     source = str(getattr(graph, "source_code", ""))
-    return f"graph={xxhash.xxh3_64_hexdigest(source.encode())}, inputs=[{', '.join(numbers)}]"
+    text = f"graph={xxhash.xxh3_64_hexdigest(source.encode())}, inputs=[{', '.join(numbers)}]"
+    return text + _COLLECTIVES if "_c10d_functional" in source else text

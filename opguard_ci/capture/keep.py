@@ -1,4 +1,4 @@
-"""Keeps the tensors of chosen events of a run on disk, and ends the run after the last of them.
+"""Keeps the tensors of chosen events of a run on disk, and ends a run of one rank after the last of them.
 
 An event is named by its place, which is the same in every run that does the same: the n-th operator call of a lane, or
 the n-th contract value, both counted from 0 over the whole run. Views and allocations do not count: how many of them a
@@ -36,14 +36,18 @@ _NATIVE: Final = frozenset(
 """Dtypes that every release of safetensors knows; others are kept as bytes, with their name beside."""
 
 
-def keep(session: Session, plan: Path) -> None:
+def keep(session: Session, plan: Path, rank: int | None) -> None:
     """Have a session keep what a plan file names: ``{"folder": …, "calls": [[lane, n], …], "entries": [n, …]}``.
 
-    With ``"live"``, a sentence about the calls, nothing is kept: a debugger stops before each of them.
+    ``rank``: which of several ranks this is. The plan's ``"rank"`` keeps, and goes on to its end: the others would
+    wait for it. With ``"live"``, a sentence about the calls, nothing is kept: a debugger stops before each of them.
     """
     wanted = json.loads(plan.read_text())
+    if rank is not None and rank != wanted.get("rank", 0):
+        return
     calls = {(*place,) for place in wanted["calls"]}
     session.keeper = Keeper(session, Path(wanted["folder"]), calls, wanted["entries"])
+    session.keeper.is_alone = rank is None
     session.call_type = LiveCall if "live" in wanted else KeptCall
     if "live" in wanted:
         session.keeper.said = wanted["live"]
@@ -60,6 +64,8 @@ class Keeper:
         self._num_entries = 0
         self._found: list[dict[str, Any]] = []
         self.said = ""
+        self.is_alone = True
+        """Whether no other rank would wait for this one if it ended."""
 
     def place_of_next(self) -> tuple[int, int] | None:
         """The place of the call that starts now in this thread, if it is wanted."""
@@ -94,7 +100,7 @@ class Keeper:
     def _add(self, kept: KeptEvent) -> None:
         self._found.append(kept.entry)
         (self._folder / KEPT).write_text(json.dumps(self._found))
-        if not self._calls and not self._entries:
+        if self.is_alone and not self._calls and not self._entries:
             self._session.stopped = True
             self._session.end()
             raise enough()

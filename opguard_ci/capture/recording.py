@@ -98,7 +98,7 @@ class Recording:
         if request.check_finite:
             self.session.nonfinite = []
         if request.keep is not None:
-            keep(self.session, Path(request.keep))
+            keep(self.session, Path(request.keep), request.rank)
         if request.breadcrumb:
             self.session.leave_breadcrumbs_in(request.breadcrumb)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from ..trace.model import Event
-from .arguments import changed_arguments
+from .arguments import changed_arguments, split_arguments
 from .assumed import found_late, is_assumed, may_be_same_inputs
 from .cause import Cause
 from .pairs import Pairs, inputs_key
 from .values import written
+
+_GRAPH: Final = "same inputs; another compiled graph"
 
 
 def of_kernel(pairs: Pairs, event: Event) -> Cause:
@@ -17,13 +20,18 @@ def of_kernel(pairs: Pairs, event: Event) -> Cause:
     likes = pairs.forward.likes(event)
     place = pairs.like(event)
     same = next((like for like in likes if like is place), likes[0])
-    if event.kind == "collective":
+    if event.kind == "collective" or has_collectives(event):
         return Cause("collective", event, like=same, detail="same arguments and inputs in this rank; other output")
     if not is_assumed(event) and not is_assumed(same):
         return Cause("kernel", event, like=same, detail="same operator, arguments and inputs; other output")
     detail = "same operator and arguments, and inputs that no recorded operator changed; other output"
     found = of_late_find(pairs, event, same)
     return found or Cause("kernel", event, like=same, detail=detail, one_of=("kernel", "overwritten"))
+
+
+def has_collectives(event: Event) -> bool:
+    """Whether an event is a compiled graph in which ranks communicate."""
+    return event.kind == "region" and "collectives" in split_arguments(event.args)
 
 
 def of_late_find(pairs: Pairs, event: Event, like: Event | None) -> Cause | None:
@@ -55,7 +63,9 @@ def of_arguments_of_unseen(pairs: Pairs, event: Event) -> Cause | None:
 
 
 def arguments(event: Event, other: Event) -> Cause:
-    """The cause of two calls that differ in arguments."""
+    """The cause of two calls that differ in arguments; what a graph was compiled from is code."""
+    if event.kind == "region":
+        return Cause("code", event, like=other, detail=_GRAPH, computes=event, before=(other,), after=(event,))
     return Cause("arguments", event, like=other, detail=changed_arguments(other.args, event.args))
 
 

@@ -32,6 +32,7 @@ def differences(reference: list[Event], candidate: list[Event]) -> list[Differen
     """The contract values of one step that differ, in the reference's order."""
     found: list[Difference] = []
     left, right = _by_section(reference), _by_section(candidate)
+    _renumber(left, right)
     for section in dict.fromkeys([*left, *right]):
         found += _section(section, left.get(section, {}), right.get(section, {}))
     return found
@@ -79,6 +80,36 @@ def _by_section(events: list[Event]) -> dict[str, dict[str, Event]]:
                 name = f"{event.args}#{number}"
             names[name] = event
     return sections
+
+
+def _renumber(left: dict[str, dict[str, Event]], right: dict[str, dict[str, Event]]) -> None:
+    """Where modules of the candidate are counted otherwise, give its values the names that the reference has for their
+    place in the optimizer, and its buffers those of the parameters beside them.
+
+    That is so if values agree by place that do not by name.
+    """
+    mine, its = left.get("parameter", {}), right.get("parameter", {})
+    by_key: dict[str | None, str] = {event.key: name for name, event in mine.items() if event.key is not None}
+    places = {name: by_key[event.key] for name, event in its.items() if event.key in by_key}
+    if _num_equal(mine, its, places) <= _num_equal(mine, its, {name: name for name in places}):
+        return
+    modules = {name.rpartition(".")[0]: place.rpartition(".")[0] for name, place in places.items()}
+    for section in right:
+        by_key = {event.key: name for name, event in left.get(section, {}).items() if event.key is not None}
+        renamed: dict[str, Event] = {}
+        for name, event in right[section].items():
+            module, dot, last = name.rpartition(".")
+            new = by_key.get(event.key) or f"{modules.get(module, module)}{dot}{last}"
+            while new in renamed:
+                new += "#"
+            renamed[new] = event
+        right[section] = renamed
+
+
+def _num_equal(left: dict[str, Event], right: dict[str, Event], names: dict[str, str]) -> int:
+    """How many of some values of the candidate are equal to those of the reference that are named."""
+    pairs = ((right[name], left.get(other)) for name, other in names.items())
+    return sum(other is not None and _value(event) == _value(other) for event, other in pairs)
 
 
 def _value(event: Event) -> int:

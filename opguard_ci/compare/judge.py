@@ -65,7 +65,7 @@ class Judge:
             origin = self.forward.origin(mine) if mine is not None else None
             if origin is not None:  # done, but on something else, so that nothing here came of it
                 return self.of(origin, theirs)
-        if theirs and (not ours or (earlier and ours[0].leaf is None)):
+        if theirs and (not ours or (earlier and not self._is_from_outside(ours[0]))):
             return missing(self.pairs, skipped or theirs[0].event)
         if not ours:
             return missing(self.pairs, skipped) if skipped is not None else self._exchanged(found)
@@ -75,6 +75,11 @@ class Judge:
             if origin is not None:
                 return self.of(origin, theirs)
         return cause
+
+    def _is_from_outside(self, origin: Origin) -> bool:
+        """Whether a departure is that of a leaf, and not of what the reference had in a step before."""
+        leaf = origin.leaf
+        return leaf is not None and (leaf.kind != "outside" or not is_old(self.pairs, origin.event, leaf))
 
     def _exchanged(self, found: list[Difference]) -> Cause | None:
         """Contract values that the other run has too, but under another name or at another time."""

@@ -23,9 +23,8 @@ def of_operand(pairs: Pairs, event: Event, theirs: list[Origin]) -> Cause | None
 
 
 def _place_in_reference(cause: Cause) -> int:
-    """Where in the reference's order of events the runs part by this cause."""
-    event = cause.event if cause.side == "reference" else cause.like
-    assert event is not None
+    """Where in the reference's order of events the runs part by this cause; in the candidate's if only that has it."""
+    event = cause.like if cause.side == "candidate" and cause.like is not None else cause.event
     return event.index
 
 
@@ -98,7 +97,7 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
         if theirs is not None and _is_left_out(pairs, theirs) and any(r.value == mine.value for r in theirs.reads):
             yield missing(pairs, missing_before(pairs, other) or theirs)  # its input went on in its stead
         elif pairs.backward.status(other, others)[0] != "dirty":
-            cause = _cause(pairs, mine, others)
+            cause = _cause(pairs, event, mine, others)
             one_of = (cause, "overwritten") if _may_be_foreign(pairs, event, mine, others) else ()
             yield Cause(cause, event, like=other, operand=number, one_of=one_of)
 
@@ -153,7 +152,9 @@ def _may_be_foreign(pairs: Pairs, event: Event, mine: Read, others: Read) -> boo
     return mine.value not in known[0] or others.value not in known[1]
 
 
-def _cause(pairs: Pairs, mine: Read, others: Read) -> str:
+def _cause(pairs: Pairs, event: Event, mine: Read, others: Read) -> str:
+    if event.phase == "data" and not (mine.flags | others.flags) & STATE:
+        return "data"  # other samples, or in another order, wherever they were made
     made = pairs.forward.producers(mine)
     theirs = pairs.backward.producers(others)
     if not made or not theirs:

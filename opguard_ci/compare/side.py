@@ -77,7 +77,7 @@ class StepView:
 
     @cached_property
     def is_op(self) -> Mask:
-        """Which rows are operators or collectives, views, copies and allocations aside."""
+        """Which rows are operators, collectives or compiled graphs, views, copies and allocations aside."""
         found: Mask = np.isin(self.arrays.kind, _COMPUTING)
         return found
 
@@ -206,6 +206,10 @@ class StepView:
     def calls(self, call: np.uint64) -> list[Event]:
         """The operators whose calls have a hash, in order."""
         return self._with(call, self._ops)
+
+    def alike(self, full: np.uint64) -> list[Event]:
+        """The operators and copies whose calls and results have a hash together, in order."""
+        return self.where((self.hashes.full == full) & (self.is_op | self.is_copy))
 
     def views(self, call: np.uint64) -> list[Event]:
         """The views whose calls have a hash, in order."""

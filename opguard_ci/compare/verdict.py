@@ -25,6 +25,7 @@ from .draws import DrawChange, draws, same_draws
 from .findings import findings_of
 from .judge import Judge
 from .traces import TraceLike, side_of
+from .unnamed import is_unnamed
 
 if TYPE_CHECKING:
     from .ranks import DistributedTrace
@@ -216,7 +217,7 @@ class Comparison:
         """The values of a step that differ and fail the comparison."""
         hard = [d for d in self._differences(step) if d.hard] if step in self.differing else []
         hard = [d for d in hard if d.section != "rng" or not self._is_harmless(d, step)]
-        hard = [d for d in hard if not self._was_cut(step, d)]
+        hard = [d for d in hard if not self._was_cut(step, d) and not self._is_unnamed(step, d)]
         return [d for d in hard if not self.allowances.accepts(step, d) and not self._is_declared(step, d)]
 
     def _was_cut(self, step: int, difference: Difference) -> bool:
@@ -225,6 +226,16 @@ class Comparison:
         if manifest is None or manifest.get("complete", False):
             return False
         return step >= max((entry["step"] for entry in manifest["steps"]), default=step)
+
+    def _is_unnamed(self, step: int, difference: Difference) -> bool:
+        """Whether a value is absent only because one of the runs got to it by other means, which do not name it."""
+        if not self._sees(step) or not is_unnamed(self.judge.pairs, difference):
+            return False
+        names, makes = ("reference", "candidate") if difference.candidate is None else ("candidate", "reference")
+        note = f"{difference.name} is in the contract of the {names} only; the {makes} makes it by the same operators."
+        if note not in self.notes:
+            self.notes.append(note)
+        return True
 
     def _is_declared(self, step: int, difference: Difference) -> bool:
         """Whether a value is declared unstable, or differs for an operator alone that is."""

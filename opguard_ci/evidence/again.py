@@ -79,6 +79,7 @@ class Reruns:
             argv=tuple(manifest["argv"]),
             level=cast(Any, manifest["level"]),
             profile=cast(Any, manifest["profile"]),
+            ranks=manifest["ranks"],
             from_step=(manifest["window"] or {}).get("from"),
             to_step=(manifest["window"] or {}).get("to"),
             root=here.root,
@@ -103,6 +104,7 @@ class Reruns:
             tuple(manifest["argv"]),
             profile=manifest["profile"],
             level=manifest["level"],
+            ranks=manifest["ranks"],
             from_step=window.get("from"),
             to_step=window.get("to"),
         )

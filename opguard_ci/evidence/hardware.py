@@ -46,13 +46,13 @@ def suspect(traces: Sequence[Trace], again: Callable[[Path | None], Run], scratc
     first = compare_traces(right, traces[odd]).first_divergence
     found: dict[str, Any] = {"run": odd + 1, "runs": len(traces)}
     pair = _pair(first, right, traces[odd]) if first is not None else None
-    if pair is None:
+    if first is None or pair is None:
         return {**found, "detail": "the runs part where no tensors can be compared"}
     place, name, seen = pair
     event = place.event
     found.update(op=event.op, step=event.step, module=event.module, tensor=_shown(event, name))
     try:
-        (kept,) = repeat(Side("reference", right, again), [place], scratch / "right")
+        (kept,) = repeat(Side("reference", right, again), [place], scratch / "right", first["rank"])
     except (CannotZoomError, UnlikeError) as error:
         return {**found, "detail": f"the right tensor could not be had again: {error}"}
     content = kept.content(name)
@@ -78,8 +78,8 @@ def _pair(first: dict[str, Any], right: Trace, odd: Trace) -> tuple[Place, str, 
     numbers = first.get("events") or {}
     if numbers.get("reference") is None or numbers.get("candidate") is None:
         return None
-    place = places(right, [numbers["reference"]])[numbers["reference"]]
-    other = places(odd, [numbers["candidate"]])[numbers["candidate"]]
+    place = places(right, [numbers["reference"]], first["rank"])[numbers["reference"]]
+    other = places(odd, [numbers["candidate"]], first["rank"])[numbers["candidate"]]
     if place.lane is None or place.event.op != other.event.op:
         return None
     mine, theirs = values_of(place.event), values_of(other.event)

@@ -28,6 +28,10 @@ def stop_at_divergence(document: dict[str, Any], trace: Trace, request: RunReque
 
     """
     first = document["first_divergence"]
+    if request.ranks > 1:
+        raise UsageError(
+            "nothing-to-stop-at", "One of several ranks cannot be stopped: the others would wait for it and time out."
+        )
     index = (first.get("events") or {}).get("candidate")
     place = places(trace, [index]).get(index) if index is not None else None
     if place is None or place.lane is None:

@@ -26,12 +26,12 @@ class Place:
     event: Event
 
 
-def places(trace: Trace, indexes: Collection[int]) -> dict[int, Place]:
-    """The places of events, by their number in the trace."""
+def places(trace: Trace, indexes: Collection[int], rank: int = 0) -> dict[int, Place]:
+    """The places of events of a rank, by their number in the trace."""
     found: dict[int, Place] = {}
     counted: Counter[int | None] = Counter()
     last = max(indexes, default=-1)
-    for table in trace.steps():
+    for table in trace.steps(rank):
         for row, kind in enumerate(table.kind):
             if kind in _UNCOUNTED:
                 continue
@@ -44,11 +44,13 @@ def places(trace: Trace, indexes: Collection[int]) -> dict[int, Place]:
     return found
 
 
-def at_places(trace: Trace, wanted: Collection[tuple[int | None, int]]) -> dict[tuple[int | None, int], Event]:
-    """The events of another run at places, given as lane and number; those that it came to."""
+def at_places(
+    trace: Trace, wanted: Collection[tuple[int | None, int]], rank: int = 0
+) -> dict[tuple[int | None, int], Event]:
+    """The events of another run at places of a rank, given as lane and number; those that it came to."""
     found = {}
     counted: Counter[int | None] = Counter()
-    for table in trace.steps():
+    for table in trace.steps(rank):
         for row, kind in enumerate(table.kind):
             if kind in _UNCOUNTED:
                 continue
@@ -59,11 +61,11 @@ def at_places(trace: Trace, wanted: Collection[tuple[int | None, int]]) -> dict[
     return found
 
 
-def contract_value(trace: Trace, step: int, name: str) -> Event | None:
-    """The contract value of this name in a step."""
-    if all(info.step != step for info in trace.index()):
+def contract_value(trace: Trace, step: int, name: str, rank: int = 0) -> Event | None:
+    """The contract value of this name in a step of a rank."""
+    if all(info.step != step for info in trace.index(rank)):
         return None
-    table = trace.step(step)
+    table = trace.step(step, rank)
     rows = (row for row, kind in enumerate(table.kind) if kind == _CONTRACT)
     return next((table.event(row) for row in rows if table.strings.args.get(table.args[row]) == name), None)
 

@@ -70,8 +70,6 @@ def zoom(document: dict[str, Any], reference: Side, candidate: Side, folder: Pat
 
     """
     first = document["first_divergence"]
-    if reference.trace.manifest["ranks"] > 1:
-        raise CannotZoomError("cannot-run-again", "tensors are measured in runs of one rank only.")
     calls = _calls(first, reference, candidate)
     values = {} if _differ(calls) else _values(document, reference, candidate)
     kept = Zoomed()
@@ -80,7 +78,7 @@ def zoom(document: dict[str, Any], reference: Side, candidate: Side, folder: Pat
         if not wanted:
             continue
         try:
-            found = repeat(side, wanted, folder / side.name)
+            found = repeat(side, wanted, folder / side.name, first["rank"])
         except UnlikeError as unlike:
             _unlike(document, side, str(unlike))
             return kept
@@ -114,7 +112,7 @@ def _calls(first: dict[str, Any], reference: Side, candidate: Side) -> dict[str,
     found = {}
     for side in (reference, candidate):
         index = (first.get("events") or {}).get(side.name)
-        place = places(side.trace, [index]).get(index) if index is not None else None
+        place = places(side.trace, [index], first["rank"]).get(index) if index is not None else None
         if place is not None and place.lane is not None:
             found[side.name] = place
     return found
@@ -139,16 +137,17 @@ def values_of(event: Event) -> dict[str, tuple[int, str]]:
 
 def _values(document: dict[str, Any], reference: Side, candidate: Side) -> dict[str, Place]:
     """The first contract value that differs and that both sides have, generator states aside."""
+    rank = document["first_divergence"]["rank"]
     for item in document["contract"]:
-        if item["equal"]:
+        if item["equal"] or item.get("rank", rank) != rank:
             continue
-        events = [contract_value(side.trace, item["step"], item["name"]) for side in (reference, candidate)]
+        events = [contract_value(side.trace, item["step"], item["name"], rank) for side in (reference, candidate)]
         if any(event is None or event.op == "rng" for event in events):
             continue
         found = {}
         for side, event in zip((reference, candidate), events, strict=True):
             assert event is not None
-            found[side.name] = places(side.trace, [event.index])[event.index]
+            found[side.name] = places(side.trace, [event.index], rank)[event.index]
         return found
     return {}
 
@@ -156,13 +155,16 @@ def _values(document: dict[str, Any], reference: Side, candidate: Side) -> dict[
 # Running again
 
 
-def repeat(side: Side, wanted: list[Place], folder: Path) -> list[Kept]:
-    """Run a side up to the last wanted event. Raises ``UnlikeError`` if it is not the run that the trace tells of."""
+def repeat(side: Side, wanted: list[Place], folder: Path, rank: int = 0) -> list[Kept]:
+    """Run a side up to the last wanted event of a rank; several ranks run to their end.
+
+    Raises ``UnlikeError`` if it is not the run that the trace tells of.
+    """
     folder.mkdir()
     plan = folder / "plan.json"
     calls = [[place.lane, place.number] for place in wanted if place.lane is not None]
     entries = [place.number for place in wanted if place.lane is None]
-    plan.write_text(json.dumps({"folder": str(folder), "calls": calls, "entries": entries}))
+    plan.write_text(json.dumps({"folder": str(folder), "calls": calls, "entries": entries, "rank": rank}))
     run = side.again(plan)
     if not (run.trace / "manifest.json").exists():
         raise CannotZoomError("cannot-run-again", f"The {side.name} could not be run again: {run.reason}")
@@ -175,7 +177,7 @@ def repeat(side: Side, wanted: list[Place], folder: Path) -> list[Kept]:
             "again.",
         )
     kept = {(entry.get("call") or [None])[0]: event for event in read_kept(folder) for entry in [event.entry]}
-    again = at_places(trace, {(place.lane, place.number) for place in wanted})
+    again = at_places(trace, {(place.lane, place.number) for place in wanted}, rank)
     for place in wanted:
         event = again.get((place.lane, place.number))
         if event is None and not run.testable:

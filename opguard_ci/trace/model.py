@@ -18,7 +18,7 @@ NULL: Final = -1
 
 PHASES: Final = ("setup", "data", "forward", "backward", "optimizer")
 KINDS: Final = ("op", "view", "copy", "alloc", "contract", "region", "collective")
-COMPUTING: Final = ("op", "collective")
+COMPUTING: Final = ("op", "collective", "region")
 """Kinds of events that make values of their own."""
 
 # Flags of a read.

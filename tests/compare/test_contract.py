@@ -85,3 +85,28 @@ def test_renamed_and_changed_values_are_paired_in_order() -> None:
     """As many of the same kind on both sides: one difference each, not one missing and one new."""
     (found,) = differences([contract("buffer", "a", 10)], [contract("buffer", "b", 11)])
     assert found.reference is not None and found.candidate is not None
+
+
+def test_modules_that_are_counted_otherwise() -> None:
+    """One module fewer is called: the later ones have other numbers, and are known by their place in the optimizer."""
+
+    def step(*names: str, value: int = 10) -> list[Event]:
+        found = []
+        for place, name in enumerate(names):
+            found += [contract("parameter", f"{name}.weight", value + place, f"0.0.{place}")]
+            found += [contract("buffer", f"{name}.mean", 20 + place)] if name != "parameter" else []
+            found += [contract("optimizer", f"optimizer.step.{name}.weight", 30 + place, f"0.step.0.{place}")]
+        return found
+
+    named, other = step("model", "model.1", "model.2"), step("model", "parameter", "model.1")
+    (found,) = differences(named, other)
+    assert (found.name, found.reference, found.candidate) == ("model.1.mean", named[4], None)
+    (found,) = differences(other, named)
+    assert (found.reference, found.candidate) == (None, named[4])
+    swapped = step("model.1", "model")
+    assert len(differences(step("model", "model.1"), swapped)) == 0
+    # Another value at every place: names count.
+    assert {d.name for d in differences(step("model", "model.1"), step("model", "model.1", value=50))} == {
+        "model.weight",
+        "model.1.weight",
+    }

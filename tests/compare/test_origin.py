@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from opguard_ci.compare.origin import Origins
 from opguard_ci.compare.traces import side_of
-from opguard_ci.trace.model import NO_VALUE, OVER, UNREAD, Event, StepTable
+from opguard_ci.trace.model import NO_VALUE, OVER, UNREAD, Event, StepTable, Write
 from tests.strategies import traces
 
-from .build import loss, op, read, trace, weak
+from .build import SPEC, first, loss, op, read, trace, weak
 from .running import MemoryTrace
 
 
@@ -109,3 +109,11 @@ def test_producers_are_seen_through_copies() -> None:
     ]
     origins = _origins(events, events)
     assert [event.index for event in origins.producers(origins.mine.view(0).events[3].reads[0])] == [0]
+
+
+def test_written_over_by_something_inserted() -> None:
+    """What the candidate alone wrote in place over an operand is where it departs, though its result exists."""
+    shared = [op("k", [11], [21]), op("a", [10], [20])]
+    inserted = op("mul_", [20], [Write(21, SPEC, -1, 0)])
+    reference = trace([*shared, op("f", [20], [30]), loss(30)])
+    assert first(reference, trace([*shared, inserted, op("f", [21], [31]), loss(31)])) == ("code", 2, "candidate")

@@ -183,6 +183,25 @@ def test_a_received_value_exists_elsewhere() -> None:
     assert said(compare(reference, candidate)) == ("inputs", 1, [1], [0], "c10d.allreduce_.default")
 
 
+def test_what_a_compiled_graph_received_is_no_kernel() -> None:
+    """A graph in which ranks communicate gives other values for the same inputs where another rank departed."""
+
+    def ranks(scaled: int, total: int, end: int) -> list[list[Event]]:
+        found = [step_of(20, total=total, end=end), step_of(scaled, 11, total, end)]
+        graph = {
+            "kind": "region",
+            "op": "inductor.forward",
+            "args": "graph=1, inputs=[%], collectives=True",
+            "key": None,
+        }
+        return [[replace(e, **graph) if e.kind == "collective" else e for e in events] for events in found]
+
+    verdict = compare(ranks(30, 40, 50), ranks(31, 41, 51))
+    assert said(verdict) == ("kernel", 1, [1], [0], "aten.mul.default")
+    assert "Rank 0 only received it, through inductor.forward in step 0." in verdict.notes
+    assert said(compare(ranks(30, 40, 50), ranks(30, 41, 51)))[0] == "collective"
+
+
 def test_other_numbers_of_ranks_cannot_be_compared() -> None:
     """The field is named."""
     with pytest.raises(IncomparableError, match="ranks") as error:

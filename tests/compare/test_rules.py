@@ -283,11 +283,16 @@ RULES: dict[str, Rule] = {
         _set(contract, "_drop_equal_values", lambda *args: None),
     ),
     "6: a value that only one run promises is a difference": Rule(
-        _pair([*GOOD, build.contract("buffer", "a", 20)], GOOD),
+        _pair([*GOOD, build.contract("value", "a", 20)], GOOD),
         diverged("missing", 0, "reference"),
         lambda patch: patch.setattr(
             verdict, "differences", lambda *a: [d for d in contract.differences(*a) if d.reference and d.candidate]
         ),
+    ),
+    "6: a value that only one run could name is none if the other made it by the same call": Rule(
+        _pair([*GOOD, build.contract("buffer", "a", 20)], GOOD),
+        passed(notes=1),
+        _set(verdict, "is_unnamed", lambda *args: False),
     ),
     "6: a generator may end elsewhere if the same draws were made through other objects": Rule(
         _pair(
@@ -368,6 +373,14 @@ RULES: dict[str, Rule] = {
         ),
         diverged("missing", 1, "reference"),
         _set(judge, "begins_earlier", lambda ours, theirs: False),
+    ),
+    "10: also where the candidate goes on with what the reference had before": Rule(
+        _pair(
+            [[op("up", [10], [20])], [op("f", [20], [30]), loss(30)]],
+            [[], [op("f", [10], [31]), loss(31)]],
+        ),
+        diverged("missing", 0, "reference"),
+        _set(judge, "is_old", lambda *args: False),
     ),
     "10: a copy into memory that was left out counts": Rule(
         _pair(

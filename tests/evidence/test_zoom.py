@@ -305,19 +305,3 @@ def bad(mark):
         row = found.rows[-1]
         assert (row["different"], row["elements"]) == (1, 24), row
         (found.programs.folder / "zoom").rename(found.programs.folder / f"zoom-{number}")
-
-
-def test_several_ranks_are_refused(pair: Callable[..., Pair]) -> None:
-    """One of them cannot be stopped without the others; nothing is run."""
-    found = pair("""
-def good(mark):
-    train(lambda x, step: x * 2, mark)
-def bad(mark):
-    train(lambda x, step: x * 3, mark)
-""")
-    trace = found.ran["reference"].trace
-    trace.manifest["ranks"] = 2
-    found.ran["reference"] = type("Ranks", (), {"trace": trace})()
-    with pytest.raises(CannotZoomError, match="one rank only"):
-        found.zoom()
-    assert found.plans == []
