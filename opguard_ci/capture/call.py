@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..trace.model import ASSUMED, HIDDEN, KINDS, NO_VALUE, NULL, RECOMPUTED, STRIDED, UNHASHED, UNREAD, WEAK
-from .links import Place, allocate, read, write
-from .look import BY_LINKS, Look
+from .ahead import Ahead
+from .links import ALLOCATED, GROWN, LEFT, SHOWN, Place, leave, read, write
+from .look import BY_LINKS, LINKED, Look
 from .rows import NO_DRAW, ReadRow
 from .schema import OpInfo
 from .text import OVERWRITTEN, SCRATCH, Arguments
@@ -27,11 +28,6 @@ _FIRST_CALLS: Final = 4
 _MAX_GARBAGE: Final = 1 << 20
 """Up to so many bytes of new memory are hashed, to notice that somebody fills it."""
 
-# What a call did to the memory of an output or an argument.
-_SHOWN, _ALLOCATED, _WRITTEN, _GROWN = range(4)
-
-LEFT: Final = _WRITTEN
-
 _Change = tuple[Look, int, int, Place | None]  # what is there now, slot, what was done, where
 
 
@@ -43,6 +39,7 @@ class Call:
     """
 
     __slots__ = (
+        "_ahead",
         "_changes",
         "_draw",
         "_generator",
@@ -75,6 +72,7 @@ class Call:
         self._seen: list[Look] = []
         self.reads: list[ReadRow] = []
         self.writing: list[Place] = []
+        self._ahead: Ahead | None = None
         self.kind = info.kind
         self.numbers: Sequence[int] = range(len(given.tensors))
         """Of the tensors that are still held, among all tensor arguments."""
@@ -105,6 +103,9 @@ class Call:
             if session.bytes_left is not None:
                 session.spend(sum(place[3] - place[2] for _, _, place, _ in self._seen if place is not None))
             if session.devices.used:
+                if session.assumes:
+                    self._ahead = Ahead()
+                    self._ahead.reads(((look[0], look[2]) for look in self._seen), marks)
                 session.link_late(self._link_reads, info)
             else:
                 self._link_reads()
@@ -124,7 +125,7 @@ class Call:
             mark = self._marks[number]
             number += 1
             if found < 0:
-                found = self._session.resolved(found)
+                found = self._resolved(found, place)
             if place is None:
                 reads.append((found, spec, UNREAD if mark >= OVERWRITTEN else STRIDED, ()))
                 versions.append((0, 0))
@@ -166,6 +167,8 @@ class Call:
         session = self._session
         self._given.tensors = []
         with session.lock:
+            if self._ahead is not None:
+                self._ahead.ends()
             if session.devices.used:
                 session.link_late(self._stop_writing, self.info)
             else:
@@ -208,10 +211,7 @@ class Call:
             self._changes = self._look_at(made, slots)
             self._suspects = self._look_again(tensors) if info.kind == _OP and tensors else []
             given.tensors = []
-            if session.devices.used:
-                session.link_late(self._link_writes, info)
-            else:
-                self._link_writes()
+            self._conclude()
 
     def _look_at(self, made: list[torch.Tensor], slots: list[int]) -> list[_Change]:
         """What the call left in its outputs and in the arguments that it wrote."""
@@ -221,17 +221,18 @@ class Call:
         if info.kind == _ALLOC:
             return [self._allocated(tensor, slot) for tensor, slot in zip(made, slots, strict=True)]
         if info.kind == _VIEW:
-            like = self._seen[0] if self._seen else None
-            seen = [looks.at(tensor, info.name, like=like, assume=self._session.assumes) for tensor in made]
-            return [(look, slot, _SHOWN, look[2]) for look, slot in zip(seen, slots, strict=True)]
+            held = self._given.tensors
+            base = (held[0], self._seen[0]) if held and self.numbers[0] == 0 else None
+            seen = [looks.at(tensor, info.name, assume=self._session.assumes, base=base) for tensor in made]
+            return [(look, slot, SHOWN, look[2]) for look, slot in zip(seen, slots, strict=True)]
         seen = looks.all(made, info.name, made=True)
         changes: list[_Change] = []
         for look, slot in zip(seen, slots, strict=True):
-            change = _WRITTEN
+            change = LEFT
             if slot in info.scratch_outputs:
-                change = _ALLOCATED
+                change = ALLOCATED
             elif info.kind == _REGION and slot >= 0 and look[2] is not None and self._was_given(look[2]):
-                change = _SHOWN
+                change = SHOWN
             changes.append((look, slot, change, look[2]))
         return changes
 
@@ -240,7 +241,7 @@ class Call:
         look = looks.beside(tensor, made=True)
         if look[2] is not None and look[2][3] - look[2][2] <= _MAX_GARBAGE:
             look = looks.at(tensor, self.info.name, made=True)
-        return look, slot, _ALLOCATED, look[2]
+        return look, slot, ALLOCATED, look[2]
 
     def _resized(self, tensor: torch.Tensor, slot: int) -> _Change:
         """A resize keeps the bytes that there were; only those behind them are new."""
@@ -250,13 +251,13 @@ class Call:
         look = looks.beside(tensor)
         after = look[2]
         if after is None:
-            return look, slot, _ALLOCATED, None
+            return look, slot, ALLOCATED, None
         if before is None or before[0] is not after[0] or after[3] > before[3]:
             lo = before[3] if before is not None and before[0] is after[0] else after[2]
-            return look, slot, _GROWN, (after[0], (lo, after[3], tensor.dtype), lo, after[3], True)
+            return look, slot, GROWN, (after[0], (lo, after[3], tensor.dtype), lo, after[3], True)
         self.kind = _VIEW
         look = looks.at(tensor, self.info.name)
-        return look, slot, _SHOWN, look[2]
+        return look, slot, SHOWN, look[2]
 
     def _was_given(self, place: Place) -> bool:
         """Whether a compiled graph handed out memory that it was given (what it saves for backward)."""
@@ -293,30 +294,48 @@ class Call:
             found += [(n, look[0]) for n, look in zip(chosen, again, strict=True) if look[0] != self._seen[n][0]]
         return found
 
+    def _conclude(self) -> None:
+        """Nothing is left to look at. The lock is held."""
+        session = self._session
+        if session.devices.used:
+            if session.assumes:
+                self._write_ahead(self._ahead or Ahead())
+            session.link_late(self._link_writes, self.info)
+        else:
+            self._link_writes()
+
+    def _write_ahead(self, ahead: Ahead) -> None:
+        for (found, *_), _, change, place in self._changes:
+            if place is not None:
+                ahead.leaves(change, place, found)
+        for n, _ in self._suspects if not self.info.trusted else ():
+            place = self._seen[n][2]
+            assert place is not None
+            ahead.suspects(place)
+        ahead.ends()
+
+    def _resolved(self, found: int, place: Place | None) -> int:
+        """The value that a look's number stands for, when links are worked out."""
+        if found == LINKED and place is not None:
+            return place[0].seen.get(place[1], NO_VALUE)
+        return self._session.resolved(found)
+
     def _link_writes(self) -> None:
         """What the call did to memory, and the event itself. The lock is held."""
         session = self._session
         if self.kind == _COPY and session.assumes:
             self._verify_copied()
         event, rows = session.rows.num_events, []
-        for (found, spec, _, _), slot, change, place in self._changes:
+        for (found, spec, seen, _), slot, change, place in self._changes:
             if found < 0:
-                found = session.resolved(found)
-            if change in (_WRITTEN, _SHOWN):
-                if place is not None:
-                    if change == _WRITTEN:
-                        write(place, found, event)
-                    elif found:
-                        place[0].remember(place[1], found)
+                found = self._resolved(found, seen)
+            if place is not None:
+                leave(change, place, found, event)
+            if change in (LEFT, SHOWN):
                 flags = UNHASHED if not found else WEAK if session.looks.is_weak(spec, found) else 0
                 rows.append((found, spec, slot, flags))
-                continue
-            if place is not None:
-                if change == _ALLOCATED:
-                    allocate(place, found, event)
-                else:
-                    place[0].record_write(place[1], place[2], place[3], True, event)
-            rows.append((NO_VALUE, spec, slot, 0))
+            else:
+                rows.append((NO_VALUE, spec, slot, 0))
         for n, now in self._suspects:
             place, (version, writing), before = self._seen[n][2], self._versions[n], self.reads[n]
             now = session.resolved(now)
@@ -337,8 +356,9 @@ class Call:
             if not flags & ASSUMED or look[1] != spec or not look[0] or place is None:
                 continue
             flags &= ~ASSUMED
-            if look[0] != value and self._versions[number] == (place[0].version, place[0].writing):
-                value, flags = look[0], flags | read(place, look[0])[1]
+            made = self._session.resolved(look[0])
+            if made != value and self._versions[number] == (place[0].version, place[0].writing):
+                value, flags = made, flags | read(place, made)[1]
             self.reads[number] = (value, spec, flags, writers)
 
     def _kind_of_copy(self, changed: list[int], outputs: list[torch.Tensor]) -> int:

@@ -19,9 +19,10 @@ from torch._C._distributed_c10d import Work, _resolve_process_group
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..trace.model import KINDS
-from .call import LEFT, Call, collect
+from .call import Call, collect
 from .collective_ops import WAIT
 from .fingerprint.quiet import Unhashable
+from .links import LEFT
 from .recorder import Recorder
 from .rows import NO_DRAW
 from .text import OVERWRITTEN, READ, SCRATCH, WRITTEN, arguments
@@ -170,7 +171,7 @@ class _Collective(Call):
             looks = [session.looks.beside(tensor) for tensor in made]
             self._changes = [(look, slot, LEFT, look[2]) for look, slot in zip(looks, slots, strict=True)]
         self.work, self._outputs, given.tensors = None, [], []
-        session.link(self._link_writes, info)
+        self._conclude()
 
     def _is_done(self) -> bool:
         if self.work is None or not all(tensor.is_cpu for tensor in self._written()):

@@ -28,6 +28,9 @@ _free: Callable[[int], Any] = torch.UntypedStorage._free_weak_ref
 Place = tuple[Region, Geometry, int, int, bool]
 """Where the elements of a tensor lie: bytes lo to hi of a region, and whether all of them (dense)."""
 
+SHOWN, ALLOCATED, LEFT, GROWN = range(4)
+"""What a call did to the memory of an output or an argument."""
+
 _Known = tuple[Region, int, int]  # a weak reference to the storage, and where in the region it begins
 
 
@@ -223,3 +226,15 @@ def allocate(place: Place, garbage: int, event: int) -> None:
     region.record_write(geometry, lo, hi, dense, event)
     if garbage:
         region.remember(geometry, garbage)
+
+
+def leave(change: int, place: Place, value: int, event: int) -> None:
+    """Note what ``event`` did to these bytes, and that ``value`` is there now."""
+    if change == LEFT:
+        write(place, value, event)
+    elif change == ALLOCATED:
+        allocate(place, value, event)
+    elif change == GROWN:
+        place[0].record_write(place[1], place[2], place[3], True, event)
+    elif value:
+        place[0].remember(place[1], value)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from ..trace.model import NO_VALUE, NULL, Interner
+from .ahead import will_be_known
 from .fingerprint import cpu
 from .fingerprint.cuda import DeviceFingerprints
 from .fingerprint.quiet import Unhashable, quiet
@@ -20,6 +21,8 @@ the same bytes again (None: not without the tensor; BY_LINKS: they were not look
 """
 
 BY_LINKS: Final = ()
+LINKED: Final = -1 << 62
+"""The value of a look BY_LINKS where links are worked out late: what they will say. Stands for no handle."""
 
 _keys = torch._C._dispatch_keys
 _digest: Final[Callable[[Any], int]] = cpu.digest
@@ -47,22 +50,30 @@ class Looks:
         # a function from an address to a buffer.
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int, Any]] = {}
         self._on_host: dict[int, bool] = {}
+        # Likewise where values come late: by dispatch keys, dtype and shape.
+        self._ordinary: dict[int, dict[tuple[Any, ...], tuple[int, int, int]]] = {}
 
     def at(
-        self, tensor: torch.Tensor, op: str, made: bool = False, like: Look | None = None, assume: bool = False
+        self,
+        tensor: torch.Tensor,
+        op: str,
+        made: bool = False,
+        assume: bool = False,
+        base: tuple[torch.Tensor, Look] | None = None,
     ) -> Look:
         """Look at one tensor of a call of ``op``.
 
-        ``made``: the call has just handed it out. ``like``: what was seen of a tensor that it may be a view of; if it
-        shows the same bytes they are not hashed again. ``assume``: take the value that the links say these bytes have,
-        if they say one (level ``op``).
+        ``made``: the call has just handed it out. ``assume``: take the value that the links say these bytes have, if
+        they say one (level ``op``). ``base``: what the tensor may be a view of, and what was seen of that; if it shows
+        the same bytes they are not hashed again.
         """
         keys = _keys(tensor).raw_repr()
         on_host = self._on_host.get(keys)
         if on_host is None:
             on_host = self._on_host[keys] = is_on_host(tensor)
         if not on_host:
-            return self._value(tensor, op), self.spec(tensor), self.memory.place(tensor, made), None
+            look = self._unread(tensor, made, assume, base)
+            return look if look[0] else (self._value(tensor, op), *look[1:])
         dtype, shape = tensor.dtype, tensor.shape
         kind = self._kinds.get((dtype, shape, keys))
         if kind is None:
@@ -74,7 +85,7 @@ class Looks:
         if known is None or not nbytes or not tensor.is_contiguous():
             place = None if known is None else strided(tensor, known[0], offset + known[2])
             if self.assumes and place is not None and nbytes and not made:
-                found = _assumed(place, tensor, storage)
+                found = self._assumed(place, tensor if base is None else base[0], storage)
                 if assume and found:
                     return found, spec, place, BY_LINKS
             return self._value(tensor, op), spec, place, None
@@ -82,10 +93,10 @@ class Looks:
         hi = lo + nbytes
         geometry = (lo, hi, dtype)
         place = (known[0], geometry, lo, hi, True)
-        if like is not None and like[2] is not None and like[2][0] is known[0] and like[2][1] == geometry:
-            return like[0], spec, place, like[3]
+        if base is not None and _shows_the_same(place, base[1]):
+            return base[1][0], spec, place, base[1][3]
         if self.assumes and not made:
-            found = _assumed(place, tensor, storage)
+            found = self._assumed(place, tensor if base is None else base[0], storage)
             if assume and found:
                 return found, spec, place, BY_LINKS
         pointer = address(tensor)
@@ -97,16 +108,72 @@ class Looks:
     def all(self, tensors: list[torch.Tensor], op: str, made: bool = False, assume: bool = False) -> list[Look]:
         """Look at the tensors of a call; those on a device share what they can."""
         if self._devices.used and len(tensors) > 1:
-            try:
-                found = values(tensors, self._devices)
-            except (Unhashable, RuntimeError, MemoryError):  # one of them, or no memory: see below which
-                found = [self._value(tensor, op) for tensor in tensors]
-            return [
-                (one, self.spec(t), self.memory.place(t, made), None) for one, t in zip(found, tensors, strict=True)
-            ]
+            return self._together(tensors, op, made, assume)
         if len(tensors) == 1:
-            return [self.at(tensors[0], op, made, None, assume)]
-        return [self.at(tensor, op, made, None, assume) for tensor in tensors]
+            return [self.at(tensors[0], op, made, assume)]
+        return [self.at(tensor, op, made, assume) for tensor in tensors]
+
+    def _together(self, tensors: list[torch.Tensor], op: str, made: bool, assume: bool) -> list[Look]:
+        looks = [self._unread(tensor, made, assume) for tensor in tensors]
+        left = [number for number, look in enumerate(looks) if not look[0]]
+        chosen = [tensors[number] for number in left]
+        try:
+            found = values(chosen, self._devices)
+        except (Unhashable, RuntimeError, MemoryError):  # one of them, or no memory: see below which
+            found = [self._value(tensor, op) for tensor in chosen]
+        for number, one in zip(left, found, strict=True):
+            looks[number] = (one, *looks[number][1:])
+        return looks
+
+    def _unread(
+        self, tensor: torch.Tensor, made: bool, assume: bool, base: tuple[torch.Tensor, Look] | None = None
+    ) -> Look:
+        """Look at a tensor without reading it: its value is 0 unless ``base`` or the links say it. See ``at``."""
+        keys = _keys(tensor).raw_repr()
+        kinds = self._ordinary.get(keys)
+        if kinds is None and (is_on_device(tensor) or is_on_host(tensor)):
+            kinds = self._ordinary[keys] = {}
+        if kinds is None:
+            return NO_VALUE, self.spec(tensor), self.memory.place(tensor, made), None
+        key = (tensor.dtype, tensor.shape)
+        kind = kinds.get(key)
+        if kind is None:
+            kind = kinds[key] = (self.spec(tensor), tensor.nbytes, tensor.itemsize)
+        spec, nbytes, size = kind
+        storage = tensor.untyped_storage()
+        known = self.memory.known.get(storage._cdata) or self.memory.adopt(tensor, storage, made)
+        if known is None:
+            return NO_VALUE, spec, None, None
+        lo = int(tensor.storage_offset()) * size + known[2]
+        if tensor.is_contiguous():
+            place: Place = (known[0], (lo, lo + nbytes, key[0]), lo, lo + nbytes, True)
+        else:
+            place = strided(tensor, known[0], lo)
+        if made or not nbytes:
+            return NO_VALUE, spec, place, None
+        if base is not None and _shows_the_same(place, base[1]):
+            return base[1][0], spec, place, base[1][3]
+        if self.assumes:
+            found = self._assumed(place, tensor if base is None else base[0], storage)
+            if assume and found:
+                return found, spec, place, BY_LINKS
+        return NO_VALUE, spec, place, None
+
+    def _assumed(self, place: Place, tensor: torch.Tensor, storage: torch.UntypedStorage) -> int:
+        """The value that the links say a tensor has; 0 if they say none, or if somebody else may have written it.
+
+        ``tensor``: has the version counter of these bytes. A view that an operator has just handed out gets that of
+        its base later.
+        """
+        if not storage.resizable():  # numpy has it, or another process
+            return 0
+        try:
+            version = tensor._version
+        except RuntimeError:  # of inference mode: has none
+            version = NULL
+        if not self._devices.used:
+            return place[0].assumed(place[1], version)
+        return LINKED if will_be_known(place[0], place[1], version) else NO_VALUE
 
     @staticmethod
     def again(look: Look) -> int:
@@ -160,15 +227,8 @@ class Looks:
         return constants is None or found in constants
 
 
-def _assumed(place: Place, tensor: torch.Tensor, storage: torch.UntypedStorage) -> int:
-    """The value that the links say a tensor has; 0 if they say none, or if somebody else may have written it."""
-    if not storage.resizable():  # numpy has it, or another process
-        return 0
-    try:
-        version = tensor._version
-    except RuntimeError:  # of inference mode: has none
-        version = NULL
-    return place[0].assumed(place[1], version)
+def _shows_the_same(place: Place, look: Look) -> bool:
+    return look[2] is not None and look[2][0] is place[0] and look[2][1] == place[1]
 
 
 def _nested_shape(tensor: torch.Tensor) -> tuple[str, ...]:

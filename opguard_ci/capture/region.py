@@ -26,6 +26,7 @@ class Region:
     """Bytes by offset. ``foreign``: made by nobody we saw, such as numpy or a file's mapping."""
 
     __slots__ = (
+        "ahead",
         "foreign",
         "fresh",
         "nbytes",
@@ -53,6 +54,7 @@ class Region:
         self.tainted: list[tuple[int, int]] | tuple[()] = ()
         self.owned = False  # written by a recorded operator at least once
         self.state = False  # holds a parameter, buffer or optimizer state
+        self.ahead: Region | None = None  # see capture.ahead
 
     def remember(self, geometry: Geometry, value: int) -> None:
         """Note what the bytes of a view are."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
+from .ahead import was_looked_at
 from .call import Call
 from .contract import Entry, unwrapped
 from .fingerprint import cpu, mix64
@@ -339,6 +340,8 @@ class Session:
             row, is_state = self.contract_row(entry), entry.section in _STATE_SECTIONS
             if is_state and self.window is not None and isinstance(held, torch.Tensor):
                 self._state.append(held)
+            if place is not None and self.assumes and self.devices.used:
+                was_looked_at(place)
             numbers = None if self.promises is None else self.promises.of(entry, self.strings.spec.strings[spec])
             self.link(functools.partial(self.append_entry, row, (content, spec, flags), place, is_state, numbers))
             if self.keeper is not None:

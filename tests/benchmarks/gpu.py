@@ -3,10 +3,9 @@
 ``python -m tests.benchmarks.gpu [--workload gpu_small] [--rounds 7] [--steps 10]``
 
 In one process, on one model, all modes take turns in every round: ``bare``; ``pass_through``, a dispatch mode that does
-nothing; capture at each level; ``outputs``, capture that hashes no inputs, which is less than any level promises and
-the least that one could cost; and ``debug_mode``, torch's DebugMode with ``hash_tensor``. A figure is the time from the
-start of the first step after the warm-up until the device is done with the last, so what capture does at the end of a
-step counts. Each mode's figure is the median over the rounds, a ratio the median of the rounds' own ratios.
+nothing; capture at each level; and ``debug_mode``, torch's DebugMode with ``hash_tensor``. A figure is the time
+from the start of the first step after the warm-up until the device is done with the last, so what capture does at the
+end of a step counts. Each mode's figure is the median over the rounds, a ratio the median of the rounds' own ratios.
 """
 
 from __future__ import annotations
@@ -20,20 +19,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opguard_ci.capture.call import Call
 from opguard_ci.capture.run import execute
 from opguard_ci.worker.request import RunRequest
 from tests.benchmarks.data import workloads
 from tests.benchmarks.machine import machine
 
-LEVELS = ("full", "contract")
-MODES = ("bare", "pass_through", *LEVELS, "outputs", "debug_mode")
+LEVELS = ("full", "op", "contract")
+MODES = ("bare", "pass_through", *LEVELS, "debug_mode")
 WARM_UP = 2
 MB = 1 << 20
 
@@ -95,10 +92,6 @@ def measure(step: Callable[[], object], mode: str, steps: int) -> tuple[float, i
     taken: list[float] = []
     if mode in LEVELS:
         captured(train, mode)
-    elif mode == "outputs":
-        nobody = mock.patch.object(Call, "_suspects_among", lambda call, tensors: [])
-        with mock.patch.object(Call, "_read", _read_nothing), nobody:
-            captured(train, "full")
     elif mode == "debug_mode":
         with DebugMode(), DebugMode.log_tensor_hashes(hash_fn="hash_tensor"):
             train(lambda number: None)
@@ -108,16 +101,6 @@ def measure(step: Callable[[], object], mode: str, steps: int) -> tuple[float, i
     else:
         train(lambda number: None)
     return taken[0], torch.cuda.max_memory_allocated()
-
-
-def _read_nothing(call: Call, tensors: list[torch.Tensor], marks: list[int]) -> None:
-    """In place of ``Call._read``: inputs are linked, and all have the same value."""
-    session = call._session
-    call._marks, call._found = marks, [1] * len(tensors)
-    call._specs = [session.spec(tensor) for tensor in tensors]
-    with session.lock:
-        call.places = [session.memory.place(tensor) for tensor in tensors]
-        session.link(call._link_reads, call.info)
 
 
 def captured(train: Callable[[Callable[[int], object]], None], level: str) -> None:

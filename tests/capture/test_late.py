@@ -6,10 +6,12 @@ Here memory of the host is treated as that of a device, so that every value is a
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 
 from opguard_ci.capture.fingerprint import cpu, mix64
+from opguard_ci.trace.model import ASSUMED, KINDS, OVER, UNREAD, Read
 
 from .running import Programs, Ran
 
@@ -107,7 +109,77 @@ def main():
         optimizer.step()
 """
 
-PROGRAMS = {"training": TRAINING, "memory": MEMORY, "threads": THREADS, "compiled": COMPILED}
+LOOKS = """
+import ctypes
+import numpy as np
+import torch
+
+@torch.library.custom_op("late::spoil", mutates_args=())
+def spoil(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x.clone()
+
+def poke(t):
+    ctypes.memmove(t.data_ptr(), (ctypes.c_float * 1)(9.0), 4)
+
+def used(x):
+    for _ in range(4):
+        x.exp()
+    return x
+
+def main(mark):
+    kept = used(torch.ones(8) * 2)
+    mine = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    for step in range(3):
+        mark(step)
+        x = used(torch.ones(8) * 2)
+        x.exp()
+        x.add_(1)
+        x.exp()
+        x[:4].add_(1)
+        x.exp()
+        x[2:6].exp()
+        x.view(2, 4).exp()
+        x.view(2, 4).t().exp()
+        x.view(2, 4).t().exp()
+        x.numpy()
+        x.exp()
+        torch.from_numpy(np.ones(8, np.float32)).exp()
+        mine.exp()
+        kept.exp()
+        y = x * 3
+        y.clone()
+        poke(y)
+        y.exp()
+        torch.autograd.graph.increment_version(y)
+        y.exp()
+        y.cos()
+        z = y * 2
+        poke(z)
+        z.clone()
+        for _ in range(3):
+            z.exp()
+            z[:3].exp()
+            torch.ops.late.spoil(z)
+            z[:3].exp()
+        with torch.inference_mode():
+            w = x * 3
+            w.exp()
+        parts = list(torch.zeros(12).chunk(3))
+        torch._foreach_add_(parts, 1)
+        torch._foreach_exp(parts)
+        torch._foreach_exp(parts)
+        poke(kept)
+"""
+
+LEVELS = (("training", "full"), ("memory", "full"), ("threads", "full"), ("compiled", "full"))
+LEVELS += (("training", "op"), ("memory", "op"), ("looks", "op"))
+PROGRAMS = {"looks": LOOKS, "training": TRAINING, "memory": MEMORY, "threads": THREADS, "compiled": COMPILED}
+
+
+def flags(read: Read) -> int:
+    """The flags of a read; where bytes changed unseen, that is known too late to look at them again from there on."""
+    return read.flags & ~ASSUMED if read.flags & OVER else read.flags
 
 
 def comparable(ran: Ran) -> tuple[list[object], list[int]]:
@@ -116,28 +188,88 @@ def comparable(ran: Ran) -> tuple[list[object], list[int]]:
     values: list[int] = []
     for event in itertools.chain.from_iterable(table.events() for table in ran.trace.steps()):
         place = (event.index, event.step, event.lane, event.phase, event.kind, event.op, event.module, event.stack)
-        reads = [(read.spec, read.flags, read.writers, read.value == 0) for read in event.reads]
+        reads = [(read.spec, flags(read), read.writers, read.value == 0) for read in event.reads]
         writes = [(write.spec, write.flags, write.slot, write.value == 0) for write in event.writes]
         facts.append((place, event.args, event.key, event.flags, event.draw, reads, writes))
         values += [read.value for read in event.reads] + [write.value for write in event.writes]
     return facts, values
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_late_values_give_the_same_trace(name: str, programs: Programs):
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+def test_late_values_give_the_same_trace(name: str, level: str, programs: Programs):
     """Links, marks and hidden writes are those of values that are there at once; equal values stay equal."""
     source = PROGRAMS[name]
-    at_once, late = programs.run(source), programs.run(source + AS_ON_A_DEVICE)
+    at_once, late = programs.run(source, level=level), programs.run(source + AS_ON_A_DEVICE, level=level)
     assert at_once.ok, at_once.answer
     assert late.ok, late.answer
     assert not late.answer["coverage"]["unseen"]
     facts, values = comparable(at_once)
     late_facts, late_values = comparable(late)
     assert facts == late_facts
+    assert (level == "op") == any(read.flags & ASSUMED for event in late.events() for read in event.reads)
     pairs = set(zip(values, late_values, strict=True))
     assert len(pairs) == len(set(values)) == len(set(late_values))
     assert at_once.manifest["scheme"] == cpu.SCHEME
     assert late.manifest["scheme"] == f"{cpu.SCHEME}+{mix64.SCHEME}"
+
+
+COUNTING = """
+from opguard_ci.capture.fingerprint.pages import Page
+
+counts, add = [0], Page.add
+
+
+def counting(page, sizes, dtypes, stream):
+    counts[-1] += len(sizes)
+    return add(page, sizes, dtypes, stream)
+
+
+def counted(mark, step):
+    Page.add = counting
+    for number in range(7):
+        mark(number)
+        counts.append(0)
+        step()
+    mark(7)
+    print(counts[1:])
+"""
+
+COUNTED = f"""
+import torch
+{COUNTING}
+
+def main(mark):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(4, 8)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    counted(mark, step)
+"""
+
+
+def check_counts(ran: Ran) -> None:
+    """From the sixth step on, inputs are assumed, and as much was hashed as has a value in the trace."""
+    hashed = json.loads(ran.stdout)
+    for step in (5, 6):
+        events = ran.events(step=step, kinds=KINDS)
+        reads = [read for event in events if event.kind not in ("contract", "copy") for read in event.reads]
+        assert all(read.flags & (ASSUMED | UNREAD) for read in reads)
+        contract = sum("[" in read.spec for event in events if event.kind == "contract" for read in event.reads)
+        written = sum(write.value != 0 for event in events if event.kind != "view" for write in event.writes)
+        without = sum(write.value == 0 or event.kind == "view" for event in events for write in event.writes)
+        assert contract + written <= hashed[step] <= contract + written + without
+
+
+def test_level_op_hashes_outputs_alone(programs: Programs):
+    """Once every operator was called four times, what is hashed are the outputs and the contract, and no input."""
+    ran = programs.run(COUNTED + AS_ON_A_DEVICE, level="op")
+    assert ran.ok, ran.answer
+    check_counts(ran)
 
 
 KEPT = """

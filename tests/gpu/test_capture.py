@@ -9,10 +9,12 @@ import pytest
 
 from opguard_ci.capture.fingerprint import cpu, mix64
 from opguard_ci.compare.verdict import compare_traces
+from opguard_ci.trace.model import ASSUMED
 from opguard_ci.trace.reader import read_trace
 from opguard_ci.worker import client
 from opguard_ci.worker.request import RunRequest
 from tests.capture.running import Programs, Runner
+from tests.capture.test_late import COUNTING, check_counts
 
 HEAD = """
 import hashlib
@@ -139,6 +141,27 @@ def main(mark):
 """
 
 
+REPLAYED = """
+def main(mark):
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(1000, device="cuda")
+    for _ in range(4):
+        (x * 2).sum()
+    with torch.cuda.graph(graph):
+        y = x * 2
+    for number in range(3):
+        mark(number)
+        x += 1
+        graph.replay()
+        y.sum()
+"""
+
+COUNTED = f"""{COUNTING}
+def main(mark):
+    model, step = training()
+    counted(mark, step)
+"""
+
+
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
     made = Runner()
@@ -153,11 +176,11 @@ def programs(runner: Runner, tmp_path: Path) -> Programs:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_same_bits_watched_or_not(name: str, programs: Programs):
-    """Losses, gradients and parameters of every step; nothing unseen or unhashed, and two traces are equal."""
+    """Losses, gradients and parameters of every step; nothing unseen or unhashed; traces of both levels are equal."""
     source = HEAD + PROGRAMS[name]
     bare = programs.run(source, bare=True)
     assert bare.stdout.strip(), bare.stderr
-    captured = [programs.run(source, level=level) for level in ("full", "full", "contract")]
+    captured = [programs.run(source, level=level) for level in ("full", "full", "op", "contract")]
     for ran in captured:
         assert ran.ok, ran.answer
         assert ran.stdout == bare.stdout
@@ -165,8 +188,9 @@ def test_the_same_bits_watched_or_not(name: str, programs: Programs):
         assert ran.manifest["scheme"] == f"{cpu.SCHEME}+{mix64.SCHEME}"
         assert not any("Triton" in note for note in ran.manifest["notes"])
     assert captured[0].answer["coverage"]["unseen"] == []
-    assert captured[0].digests == captured[1].digests
-    assert compare_traces(captured[0].trace, captured[1].trace).to_json()["verdict"] == "identical"
+    for other in captured[1:3]:
+        assert captured[0].digests == other.digests
+        assert compare_traces(captured[0].trace, other.trace).to_json()["verdict"] == "identical"
 
 
 def test_no_waiting_inside_a_step(programs: Programs):
@@ -176,12 +200,28 @@ def test_no_waiting_inside_a_step(programs: Programs):
     assert ran.steps == [-1, 0, 1, 2, 3, 4, 5] or ran.steps == [0, 1, 2, 3, 4, 5]
 
 
+def test_level_op_hashes_outputs_alone(programs: Programs):
+    """Once every operator was called four times, what is hashed are the outputs and the contract, and no input."""
+    ran = programs.run(HEAD + COUNTED, level="op")
+    assert ran.ok, ran.answer
+    check_counts(ran)
+
+
 def test_memory_written_out_of_sight(programs: Programs):
     """Bytes that something else than an operator wrote are marked where they are read."""
     ran = programs.run(HEAD + OUT_OF_SIGHT)
     assert ran.ok, ran.answer
     reads = [(event.step, event.reads[0].flags & 1) for event in ran.events("aten.mul")]
     assert reads == [(0, 0), (1, 1), (2, 0)]
+
+
+def test_recorded_graphs_are_looked_at(programs: Programs):
+    """What a CUDA graph writes when it is replayed is nobody's operator: at level op its memory is always looked at."""
+    ran = programs.run(HEAD + REPLAYED, level="op")
+    assert ran.ok, ran.answer
+    sums = [event for event in ran.events("aten.sum") if event.step >= 0]
+    assert [bool(event.reads[0].flags & ASSUMED) for event in sums] == [False] * 3
+    assert len({event.reads[0].value for event in sums}) == 3
 
 
 def test_a_recipe_in_a_forked_child(own_servers: None, tmp_path: Path):
