@@ -41,14 +41,16 @@ class Checked:
 class Project:
     """A checkout with its settings. Open it as a context manager: it holds a git reader and a tree of the cache."""
 
-    def __init__(self, cwd: str | os.PathLike[str], *, golden: str | None = None) -> None:
-        """``golden``: a folder relative to ``cwd`` that takes the place of the project's own."""
+    def __init__(
+        self, cwd: str | os.PathLike[str], *, golden: str | None = None, runs: type[Commits] = Commits
+    ) -> None:
+        """``golden``: a folder relative to ``cwd``, in place of the project's own; ``runs``: how targets are run."""
         self.repository = Repository(cwd)
         self.root: Path = self.repository.root
         self.config: Config = load_config(self.root)
         if golden is not None:
             self.config = replace(self.config, golden=os.path.relpath(Path(cwd, golden).resolve(), self.root))
-        self.commits = Commits(self.repository, self.config)
+        self.commits = runs(self.repository, self.config)
         elsewhere = [cache_folder() / "objects"]
         if self.config.objects is not None:
             elsewhere.insert(0, self.root / self.config.objects)

@@ -6,7 +6,7 @@ import copy
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
@@ -60,9 +60,8 @@ class Guard:
             from pytest_opguard.runs import RecipeRuns
 
             golden = self.settings.golden
-            project = Project(self._root, golden=None if golden is None else str(golden))
-            project.commits.close()
-            project.commits = self._runs["RecipeRuns"] = RecipeRuns(project.repository, project.config)
+            project = Project(self._root, golden=None if golden is None else str(golden), runs=RecipeRuns)
+            self._runs["RecipeRuns"] = cast("RecipeRuns", project.commits)
             self._project = project
         return self._project
 
@@ -127,10 +126,36 @@ class Guard:
         from opguard_ci.guard import check
 
         document = check(project, base.job, wanted).document
+        if self._config.getoption("usepdb", False) and document["verdict"] in ("diverged", "environment"):
+            document = self._stopped_live(project, base.job, wanted)
         if base.run is not None and "cached" in document["reference"]:
             document["reference"]["cached"] = base.run.cached
         for side in ("reference", "candidate"):
             document[side].pop("trace", None)  # gone when the session ends
+        return document
+
+    def _stopped_live(self, project: Project, job: Job, wanted: Wanted) -> dict[str, Any]:
+        """Check again in children, where all pins hold, and hand the terminal to a debugger that stops at the operator.
+
+        The verdict is that of the children: what an open session has switched on differs from no reference.
+        """
+        from opguard_ci.evidence.live import stop_checked
+        from opguard_ci.guard import check
+        from pytest_opguard.runs import TestRuns
+
+        if isinstance(project.commits, TestRuns):
+            project.commits.recorded = None
+        else:
+            project = self.project
+        document = check(project, job, wanted).document
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            capture.suspend(in_=True)
+        try:
+            stop_checked(project.commits, job, document)
+        finally:
+            if capture is not None:
+                capture.resume()
         return document
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -27,8 +28,12 @@ ATTRIBUTE: Final = "opguard"
 _PASSES: Final = frozenset(("identical", "equivalent", "ok"))
 
 
-class GuardFailure(Exception):
-    """A verdict that fails a test; its text is the report."""
+class GuardFailure(bdb.BdbQuit):
+    """A verdict that fails a test; its text is the report.
+
+    It is raised at no place in the user's code, so pytest's ``--pdb``, which leaves ``BdbQuit`` alone, has nothing to
+    show there; a divergence has had its own debugger by then.
+    """
 
     __module__ = "builtins"  # so that pytest's summary begins with the verdict instead of a path to this class
     __qualname__ = "opguard"

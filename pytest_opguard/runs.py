@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opguard_ci.worker import client
-from opguard_ci.worker.commits import Commits, Run, project_variables
+from opguard_ci.worker.commits import Commits, Run
+from opguard_ci.worker.in_process import InProcess
 from opguard_ci.worker.places import Job
-from opguard_ci.worker.request import RunRequest, RunResult
-from opguard_ci.worker.servers import Server
+from opguard_ci.worker.request import RunResult
 
 TEST_ENTRY = "pytest_opguard.reference:execute"
 
@@ -25,41 +23,28 @@ class RecipeRuns(Commits):
         key = self._key(job, commit, laid, None, 0)
         return self._runs.find(key, self.environment_key(self.server(job), self.places.ranks(job))) is not None
 
-    def request(self, job: Job) -> RunRequest:
-        """The request for a run of the working tree, into a new folder."""
-        request = self._request(job, self._new_folder(), job.cwd, str(self.repository.root), job.target)
-        return replace(request, commit=self.label())
 
-
-class InProcessRuns(RecipeRuns):
+class InProcessRuns(InProcess, RecipeRuns):
     """Runs of the working tree in this process. They cannot be repeated in another one and be the same run."""
 
     def here(self, job: Job, *, instance: int = 0, check_finite: bool = False, keep: Path | None = None) -> Run:
         """Run the target here and now; its errors pass by whoever holds the target (``node.holding``)."""
         if instance or keep is not None:
             return _not_repeated()
-        request = replace(self.request(job), check_finite=check_finite)
-        os.environ.update(self.config.env)
-        result = client.run_in_process(request)
-        return Run(Path(request.output), result, request.commit)
+        return super().here(job, check_finite=check_finite)
 
 
 class TestRuns(RecipeRuns):
     """Runs of an ordinary test: pytest runs it in the child, and its ``opguard`` fixture records."""
 
     __test__ = False
+    entry = TEST_ENTRY
     recorded: Run | None = None
-    """The candidate, recorded in this process while the test ran."""
-
-    def server(self, job: Job, instance: int = 0) -> Server:
-        """A server whose children run pytest."""
-        with project_variables(self.config):
-            return Server.connect(self.places.profile(job), instance=instance, entry=TEST_ENTRY)
+    """The candidate, recorded in this process while the test ran; None: it is run in a child."""
 
     def here(self, job: Job, *, instance: int = 0, check_finite: bool = False, keep: Path | None = None) -> Run:
         """What was recorded; for ``instance`` 1, or to keep something, a run in a child."""
-        if instance == 0 and keep is None:
-            assert self.recorded is not None
+        if instance == 0 and keep is None and self.recorded is not None:
             return self.recorded
         return super().here(job, instance=instance, check_finite=check_finite, keep=keep)
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 KEPT: Final = "kept.json"
-_UNCOUNTED: Final = (KINDS.index("view"), KINDS.index("alloc"), KINDS.index("collective"))
+UNCOUNTED: Final = (KINDS.index("view"), KINDS.index("alloc"), KINDS.index("collective"))
+"""Kinds of events that have no place."""
 _NATIVE: Final = frozenset(
     ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "bool"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -40,17 +41,20 @@ def keep(session: Session, plan: Path, rank: int | None) -> None:
     """Have a session keep what a plan file names: ``{"folder": …, "calls": [[lane, n], …], "entries": [n, …]}``.
 
     ``rank``: which of several ranks this is. The plan's ``"rank"`` keeps, and goes on to its end: the others would
-    wait for it. With ``"live"``, a sentence about the calls, nothing is kept: a debugger stops before each of them.
+    wait for it. With ``"live"`` nothing is kept: a debugger stops there (see ``capture.live``).
     """
     wanted = json.loads(plan.read_text())
     if rank is not None and rank != wanted.get("rank", 0):
         return
+    if "live" in wanted:
+        from .live import go_live
+
+        go_live(session, wanted)
+        return
     calls = {(*place,) for place in wanted["calls"]}
     session.keeper = Keeper(session, Path(wanted["folder"]), calls, wanted["entries"])
     session.keeper.is_alone = rank is None
-    session.call_type = LiveCall if "live" in wanted else KeptCall
-    if "live" in wanted:
-        session.keeper.said = wanted["live"]
+    session.call_type = KeptCall
 
 
 class Keeper:
@@ -63,7 +67,6 @@ class Keeper:
         self._num_calls: defaultdict[int, int] = defaultdict(int)
         self._num_entries = 0
         self._found: list[dict[str, Any]] = []
-        self.said = ""
         self.is_alone = True
         """Whether no other rank would wait for this one if it ended."""
 
@@ -92,6 +95,9 @@ class Keeper:
             kept.entry["text"] = repr(held)
         self._entries.discard(number)
         self._add(kept)
+
+    def saw_error(self, error: BaseException) -> None:
+        """The target ended by this error."""
 
     def begin(self, entry: dict[str, Any]) -> KeptEvent:
         """A new event to keep."""
@@ -156,7 +162,7 @@ class KeptCall(Call):
         super().before(args, options)
         keeper = self._session.keeper
         assert keeper is not None
-        self._counts = self.info.kind not in _UNCOUNTED
+        self._counts = self.info.kind not in UNCOUNTED
         place = keeper.place_of_next() if self._counts else None
         self._kept: KeptEvent | None = None
         if place is None:
@@ -193,38 +199,6 @@ class KeptCall(Call):
         outputs = [t for t in _flat(result) if isinstance(t, torch.Tensor)]
         found = {f"output {slot}": tensor for slot, tensor in enumerate(outputs) if id(tensor) not in in_place}
         return {**found, **{f"written {n}": tensor for n, tensor in (*written, *hidden)}}
-
-
-class LiveCall(Call):
-    """A call before which a debugger stops if it is wanted."""
-
-    __slots__ = ("_counts",)
-
-    def before(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Also stop."""
-        super().before(args, options)
-        session = self._session
-        keeper = session.keeper
-        assert keeper is not None
-        self._counts = self.info.kind not in _UNCOUNTED
-        if not self._counts or keeper.place_of_next() is None:
-            return
-        from .live import Debugger, users_frame
-
-        print(f"opguard: before {keeper.said}\n{self.text}")
-        for number, tensor in enumerate(self._given.tensors):
-            print(f"  %{number} {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}")
-        if not Debugger().stop(users_frame()):
-            session.stopped = True
-            session.end()
-            raise enough()
-
-    def after(self, result: Any) -> None:
-        """Count the call."""
-        super().after(result)
-        if self._counts:
-            assert self._session.keeper is not None
-            self._session.keeper.saw_call(None)
 
 
 def contents(tensor: torch.Tensor) -> torch.Tensor | str:

@@ -60,6 +60,8 @@ def execute(request: RunRequest) -> dict[str, Any]:
         except OpguardError as error:
             if error.exit_code == 2:
                 raise
+            if recording.session.keeper is not None and error.__cause__ is not None:
+                recording.session.keeper.saw_error(error.__cause__)
             outcome = failure(error.slug, error.message, getattr(error, "traceback", ""))
             if isinstance(error.__cause__, SystemExit):
                 outcome["exit"] = _exit_status(error.__cause__)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opguard_ci.commands import EXIT_CODES, Result, exit_code
 from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
 from opguard_ci.commands.options import add_window_options
-from opguard_ci.commands.run import refuse_used_folder
+from opguard_ci.commands.run import refuse_used_folder, refuse_without_terminal
 from opguard_ci.commands.targets import add_target_options, wanted_jobs
 from opguard_ci.errors import IncomparableError, OpguardError, UntestableError, UsageError
 from opguard_ci.report.check import failed, is_skipped, render_check
@@ -24,6 +24,7 @@ from opguard_ci.report.progress import steps_shown
 
 if TYPE_CHECKING:
     from opguard_ci.guard import Project
+    from opguard_ci.worker.commits import Commits
     from opguard_ci.worker.places import Job
 
 NAME: Final = "check"
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--github", action="store_true", help="write annotations and the job summary of GitHub Actions")
     parser.add_argument("--keep", metavar="DIR", help="leave the traces of what failed in DIR")
     parser.add_argument("--repro", metavar="DIR", help="leave scripts in DIR that repeat the operators that diverged")
+    parser.add_argument("--in-process", action="store_true", help="run the one TARGET in this process, for a debugger")
+    parser.add_argument(
+        "--pdb",
+        action="store_true",
+        help="run what diverged again, and stop it live at the operator in a debugger; what raised, where it did",
+    )
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -67,11 +74,11 @@ def run(args: argparse.Namespace) -> Result:
     if args.repro is not None:
         refuse_used_folder(args.repro)
     refuse_unwritable(args.html)
-    with Project(Path.cwd(), golden=args.golden) as project:
+    with Project(Path.cwd(), golden=args.golden, runs=_runs(args)) as project:
         root = project.root
         with _no_commands_of_others(args.github), steps_shown() as progress:
             results = []
-            for job in wanted_jobs(args, project):
+            for job in _jobs(args, project):
                 progress(f"checking {job.target}")
                 results.append(_checked(project, job, args))
         pictures = [] if args.html is None else [_pictures(result) for result in results]
@@ -90,6 +97,30 @@ def run(args: argparse.Namespace) -> Result:
     return Result(document, text, _exit(worst, args.strict))
 
 
+def _runs(args: argparse.Namespace) -> type[Commits]:
+    """How the working tree is run."""
+    if args.in_process:
+        from opguard_ci.worker.in_process import InProcess
+
+        return InProcess
+    from opguard_ci.worker.commits import Commits
+
+    return Commits
+
+
+def _jobs(args: argparse.Namespace, project: Project) -> list[Job]:
+    """What is checked; refuses what a debugger cannot be used for."""
+    jobs = wanted_jobs(args, project)
+    ranks = [project.commits.places.ranks(job) for job in jobs]
+    if args.in_process and len(jobs) > 1:
+        raise UsageError("usage", f"--in-process is for a debugger: name one TARGET, not {len(jobs)}.")
+    if args.in_process and ranks != [1]:
+        raise UsageError("ranks-in-process", f"{jobs[0].target} runs in {ranks[0]} ranks: leave out --in-process.")
+    if args.pdb:
+        refuse_without_terminal(args, max(ranks))
+    return jobs
+
+
 def _pictures(result: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """What the page draws of a result and of its bisection."""
     return picture_of(result), picture_of(result.get("bisect") or {})
@@ -97,6 +128,7 @@ def _pictures(result: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, 
 
 def _checked(project: Project, job: Job, args: argparse.Namespace) -> dict[str, Any]:
     """The result of one target; what went wrong with it alone is a result, too."""
+    from opguard_ci.evidence.live import stop_checked
     from opguard_ci.guard import check
     from opguard_ci.reference import Wanted
     from opguard_ci.report.crash import write_crash_file
@@ -110,6 +142,8 @@ def _checked(project: Project, job: Job, args: argparse.Namespace) -> dict[str, 
             _lead_on(project, job, document, args)
         elif document["verdict"] == "no-reference":
             document["command"] = f"opguard bless {_target_words(job)} --reason TEXT"
+        if args.pdb:
+            stop_checked(project.commits, job, document)
         return document
     except UsageError:
         raise

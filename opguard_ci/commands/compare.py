@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opguard_ci.commands import Result, exit_code
 from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
 from opguard_ci.commands.options import add_run_settings
-from opguard_ci.commands.run import refuse_used_folder
+from opguard_ci.commands.run import refuse_used_folder, refuse_without_terminal
 from opguard_ci.errors import UsageError
 from opguard_ci.report.text import render
 
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> Result:
     """Compare two traces, or run the target twice and compare."""
     if args.repro is not None:
         refuse_used_folder(args.repro)
-    if args.pdb and (args.json or args.candidate is None):
-        raise UsageError(
-            "usage", "--pdb needs the terminal, and two traces: use it without --json, as compare REF CAND --pdb."
-        )
+    if args.pdb:
+        if args.candidate is None:
+            raise UsageError("usage", "--pdb stops the candidate of two traces: opguard compare REF CAND --pdb.")
+        refuse_without_terminal(args, 1)
     refuse_unwritable(args.html)
     document = _of_configurations(args) if args.candidate is None else _of_traces(args)
     return Result(document, render(document), exit_code(document["verdict"], strict=args.strict))
@@ -91,7 +91,7 @@ def _stop_live(document: dict[str, Any], candidate: Trace) -> None:
                 "nothing-to-stop-at",
                 "The candidate's commit is not checked out: --pdb runs the working tree, as you see it.",
             )
-        stop_at_divergence(document, candidate, request, reruns.scratch)
+        stop_at_divergence(document["first_divergence"], candidate, request)
 
 
 def _look_closer(document: dict[str, Any], traces: dict[str, Trace], repro: str | None) -> None:

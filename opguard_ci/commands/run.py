@@ -13,7 +13,7 @@ from opguard_ci.levels import BLIND_SPOTS
 from opguard_ci.report.text import render
 
 if TYPE_CHECKING:
-    from opguard_ci.worker.request import RunResult
+    from opguard_ci.worker.request import RunRequest, RunResult
 
 NAME: Final = "run"
 HELP: Final = "run a target once under capture and write its trace"
@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to create for the trace")
     parser.add_argument("--in-process", action="store_true", help="run in this process, for a debugger")
+    parser.add_argument(
+        "--pdb",
+        action="store_true",
+        help="where the target raised, or before the operator of the first finding, stop a second run in a debugger",
+    )
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -32,6 +37,8 @@ def run(args: argparse.Namespace) -> Result:
     from opguard_ci.worker import client
 
     request = run_request(args, args.output)
+    if args.pdb:
+        refuse_without_terminal(args, request.ranks)
     is_new = not Path(args.output).exists()
     try:
         result = client.run_in_process(request) if args.in_process else client.run(request)
@@ -39,6 +46,8 @@ def run(args: argparse.Namespace) -> Result:
         _remove_beginning(Path(args.output), is_new)
         raise
     document = run_document(args.target, args.output, result)
+    if args.pdb:
+        stop_run(document, client.with_profile(request))
     return Result(document, render(document), exit_code(document["verdict"]))
 
 
@@ -60,6 +69,34 @@ def run_document(target: str, folder: str, result: RunResult) -> dict[str, Any]:
         document["error"] = {key: outcome.get(key) or "" for key in ("slug", "message", "traceback")}
     blind = [BLIND_SPOTS[document["level"]]] if document.get("level") in BLIND_SPOTS else []
     return {**document, "seconds": round(result.seconds, 3), "notes": [*blind, *outcome.get("notes", [])]}
+
+
+def refuse_without_terminal(args: argparse.Namespace, ranks: int) -> None:
+    """Raise ``UsageError`` before anything is started where no debugger can talk to the user."""
+    from opguard_ci.evidence.live import require_terminal
+
+    if args.json:
+        raise UsageError("usage", "--pdb needs the terminal: use it without --json.")
+    require_terminal(ranks)
+
+
+def stop_run(document: dict[str, Any], request: RunRequest) -> None:
+    """Run the target of a run's object again, and stop where it raised or at its first finding; a note if at neither.
+
+    Other ways to end (a crash, a timeout) leave nothing to talk to.
+    """
+    from opguard_ci.evidence.live import NothingToStopAtError, stop_at_divergence, stop_at_error
+    from opguard_ci.trace.reader import read_trace
+
+    try:
+        if (document.get("error") or {}).get("slug") == "target-raised":
+            stop_at_error(request)
+        elif document.get("findings"):
+            stop_at_divergence(document["findings"][0], read_trace(document["trace"]), request)
+        else:
+            document["notes"].append("There is nothing for a debugger to stop at: no error, and no finding.")
+    except NothingToStopAtError as error:
+        document["notes"].append(error.message)
 
 
 def refuse_used_folder(folder: str) -> None:

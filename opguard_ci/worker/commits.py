@@ -16,14 +16,15 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from opguard_ci.config import Config
 from opguard_ci.errors import UntestableError, UsageError
 from opguard_ci.worker import client
 from opguard_ci.worker.cache import cache_folder
+from opguard_ci.worker.edits import edits_of
 from opguard_ci.worker.git import Repository
-from opguard_ci.worker.identity import code_stamp
+from opguard_ci.worker.identity import DEFAULT_ENTRY, code_stamp
 from opguard_ci.worker.kept import Runs
 from opguard_ci.worker.layout import Changes, Overlay
 from opguard_ci.worker.places import Job, Places
@@ -67,6 +68,9 @@ class Run:
 class Commits:
     """Runs one project's targets. Holds a tree while it is open; several may be open at once."""
 
+    entry: ClassVar[str] = DEFAULT_ENTRY
+    """What runs a target in a child of a fork server (``module:function``)."""
+
     def __init__(self, repository: Repository, config: Config) -> None:
         self.repository = repository
         self.config = config
@@ -96,19 +100,21 @@ class Commits:
 
         ``keep``: what to keep, see ``RunRequest``; such a run is silent.
         """
-        commit = self.label()
-        folder = self._new_folder()
-        request = self._request(job, folder, job.cwd, str(self.repository.root), job.target)
-        request = replace(request, commit=commit, check_finite=check_finite, keep=_text(keep))
+        request = replace(self.request(job), check_finite=check_finite, keep=_text(keep))
         server = self.server(job, instance)
         with project_variables(self.config), Path(os.devnull).open("wb") as null:
             output = None if keep is None else null.fileno()
             result = client.run(request, server=server, stdout=output, stderr=output)
-        return Run(folder, result, commit)
+        return Run(Path(request.output), result, request.commit)
 
-    def label(self) -> str:
-        """``<sha>`` of the working tree, or ``<sha>+dirty``."""
-        return f"{self.repository.head()}+dirty" if self.changed() else self.repository.head()
+    def request(self, job: Job) -> RunRequest:
+        """The request for a run of the working tree, into a new folder."""
+        head, changed = self.repository.head(), self.changed()
+        request = self._request(job, self._new_folder(), job.cwd, str(self.repository.root), job.target)
+        if not changed:
+            return replace(request, commit=head)
+        edits = edits_of(self.repository, map(os.fsencode, changed))
+        return replace(request, commit=f"{head}+dirty", edits=edits)
 
     def changed(self) -> list[str]:
         """Paths of the working tree that differ from its commit, but for goldens and Python's own ``__pycache__``."""
@@ -119,7 +125,7 @@ class Commits:
     def server(self, job: Job, instance: int = 0) -> Server:
         """The fork server of the job's profile, started with the project's variables."""
         with project_variables(self.config):
-            return Server.connect(self.places.profile(job), instance=instance)
+            return Server.connect(self.places.profile(job), instance=instance, entry=self.entry)
 
     # Commits
 

@@ -23,10 +23,14 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **variables}
 
 
-def opguard(*words: str | Path, cwd: Path, timeout: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
+def opguard(
+    *words: str | Path, cwd: Path, timeout: float = 120, stdin: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; ``stdin``: what is typed, and /dev/null for None."""
     return subprocess.run(
-        command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout
-    )
+        command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
+        **{"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin},
+    )  # fmt: skip
 
 
 def opguard_json(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, dict[str, Any]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -199,3 +200,50 @@ def test_a_defect_of_ours_is_one_result(repo: Guarded, monkeypatch: pytest.Monke
     (case,) = ET.parse(tmp_path / "j.xml").getroot().findall(".//testcase")
     error = case.find("error")
     assert error is not None and "ZeroDivisionError" in str(error.get("message"))
+
+
+def test_pdb_stops_before_the_operator(repo: Guarded) -> None:
+    """What diverged is run again up to there, among the user's frames; then the report. What passes is not stopped."""
+    done = opguard("check", "--reference", "HEAD~1", "--pdb", cwd=repo.dir, stdin="p step, EPS\nq\n")
+    assert done.returncode == 1, done.stderr
+    before, _, report = done.stdout.partition("opguard check:")
+    assert "before aten.native_layer_norm.default (step 0, forward, 1): arguments: eps 1e-05 -> 0.001" in before
+    assert "recipe.py(12)train()\n-> loss = model(" in before and "(Pdb) (0, 0.001)\n" in before
+    assert "diverged  recipe.py:train" in report
+    done = opguard("check", "--reference", "HEAD", "--pdb", cwd=repo.dir, stdin="")
+    assert (done.returncode, "(Pdb)" in done.stdout) == (0, False)
+
+
+def test_pdb_of_a_check_stops_where_the_target_raised(repo: Guarded) -> None:
+    """A working tree that raises departs from its reference there."""
+    repo.net(disturb="raise ValueError(3)")
+    done = opguard("check", "--reference", "HEAD~1", "--pdb", cwd=repo.dir, stdin="u\np step\nq\n")
+    assert done.returncode == 4, done.stderr
+    assert "raised\nValueError: 3\n> " in done.stdout and "net.py(9)disturb()" in done.stdout
+    assert "(Pdb) 0\n" in done.stdout
+
+
+def test_in_process(repo: Guarded) -> None:
+    """The working tree's run is made in this process, with the numbers of any other; of one target, in one rank."""
+    repo.change("says where", eps="1e-5", before="import os\nprint('ran in', os.getppid())\n")
+    done = opguard("check", "--reference", repo.first, "--in-process", cwd=repo.dir, PYTHONHASHSEED="0")
+    assert done.returncode == 0, done.stderr
+    assert f"ran in {os.getpid()}\n" in done.stdout and "identical  recipe.py:train" in done.stdout
+    assert "could not be set" not in done.stdout
+    refused = {"usage": ["recipe.py:train", "recipe.py:train", "net.py"], "ranks-in-process": ["--ranks", "2"]}
+    for slug, words in refused.items():
+        code, document = opguard_json("check", "--in-process", *words, cwd=repo.dir)
+        assert (code, document["error"]["slug"]) == (2, slug)
+
+
+def test_traces_of_a_changed_tree_are_known_again(repo: Guarded, tmp_path: Path) -> None:
+    """What --keep leaves of a working tree with changes can be looked at more closely while these stand."""
+    repo.net(eps="1e-2")
+    assert opguard("check", "--reference", "HEAD", "--keep", tmp_path / "kept", cwd=repo.dir).returncode == 1
+    (reference,), (candidate,) = ((tmp_path / "kept").glob(f"*/{side}") for side in ("reference", "candidate"))
+    words = ["compare", reference, candidate, "--zoom"]
+    code, document = opguard_json(*words, cwd=repo.dir)
+    assert (code, document["verdict"]) == (1, "diverged"), document
+    assert document["first_divergence"]["tensors"]
+    repo.net(eps="1e-1")
+    assert opguard_json(*words, cwd=repo.dir)[1]["error"]["slug"] == "cannot-run-again"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import command, environment, opguard, opguard_json
+from tests.cli.command import environment, opguard, opguard_json
 from tests.cli.conftest import TRAINING
 from tests.gitrepo import GitRepo
 from tests.report.html.reading import Page
@@ -157,10 +157,8 @@ def test_zoom_runs_commits_from_their_trees(tmp_path: Path, cache: Path) -> None
 
 def test_pdb_stops_before_the_operator_in_the_users_frames(recorded: Path, cache: Path) -> None:
     """Frames of torch and of ours are not there; steps go on in the user's code; q ends the run; then the report."""
-    done = subprocess.run(
-        command("compare", "good", "edited", "--pdb"), cwd=recorded, capture_output=True, text=True,
-        env=environment(OPGUARD_CACHE=str(cache)), input="w\np step\nn\np loss.shape\nq\n",
-    )  # fmt: skip
+    typed = "w\np step\nn\np loss.shape\nq\n"
+    done = opguard("compare", "good", "edited", "--pdb", cwd=recorded, stdin=typed, OPGUARD_CACHE=str(cache))
     assert done.returncode == 1, done.stderr
     before, _, report = done.stdout.partition("diverged:")
     assert "before aten.native_layer_norm.default (step 0, forward, 1): arguments: eps" in before
@@ -172,6 +170,10 @@ def test_pdb_stops_before_the_operator_in_the_users_frames(recorded: Path, cache
 
 
 def test_pdb_says_what_it_cannot_do(recorded: Path) -> None:
-    """With --json there is no terminal to talk on."""
+    """With --json, or with /dev/null to read from, there is no terminal to talk on; one TARGET has no two traces."""
     code, document = opguard_json("compare", "good", "edited", "--pdb", cwd=recorded)
     assert (code, document["error"]["slug"]) == (2, "usage")
+    done = opguard("compare", "good", "edited", "--pdb", cwd=recorded)
+    assert (done.returncode, "no-terminal" in done.stderr) == (2, True), done.stderr
+    done = opguard("compare", "training.py", "--pdb", cwd=recorded, stdin="")
+    assert (done.returncode, "two traces" in done.stderr) == (2, True), done.stderr

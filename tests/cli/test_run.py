@@ -91,6 +91,32 @@ def test_in_process(project: Path) -> None:
     assert opguard_json("compare", "a", "b", cwd=project)[1]["verdict"] == "identical"
 
 
+def test_pdb_stops_where_the_target_raised(project: Path) -> None:
+    """The trace is that of the first run; a second one stops among the user's frames."""
+    done = opguard("run", "training.py:raises", "-o", "a", "--pdb", cwd=project, stdin="p number\nw\nq\n")
+    assert done.returncode == 4, done.stderr
+    before, _, report = done.stdout.partition("untestable")
+    assert "opguard: training.py:raises raised\nValueError: bad batch\n" in before
+    assert '-> raise ValueError("bad batch")\n(Pdb) 1\n' in before
+    assert "opguard_ci/" not in before and "target-raised" in report
+
+
+def test_pdb_stops_at_the_first_finding(project: Path) -> None:
+    """An operator that reads what nobody wrote is no error; the debugger stops before it. Else there is only a note."""
+    lines = ("kept = torch.ones(3)", "kept.numpy()[1] = 7", "yield {'loss': kept + 1}")
+    (project / "training.py").write_text("\n    ".join(["import torch\ndef train():", *lines]) + "\n")
+    done = opguard("run", "training.py:train", "-o", "a", "--pdb", cwd=project, stdin="p kept.sum()\nc\n")
+    assert done.returncode == 0, done.stderr
+    assert "opguard: before aten.add.Tensor (step 0, forward): overwritten" in done.stdout
+    assert "(Pdb) tensor(9.)" in done.stdout
+    (project / "training.py").write_text("import torch\ndef train():\n    yield {'loss': torch.ones(3)}\n")
+    done = opguard("run", "training.py:train", "-o", "b", "--pdb", cwd=project, stdin="")
+    assert "nothing for a debugger to stop at" in done.stdout and "(Pdb)" not in done.stdout
+    done = opguard("run", "training.py:train", "-o", "c", "--pdb", "--ranks", "2", cwd=project, stdin="")
+    assert (done.returncode, "ranks-in-process" in done.stderr) == (2, True), done.stderr
+    assert not (project / "c").exists()
+
+
 @pytest.mark.parametrize(
     ("target", "slug"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytest_opguard.conftest import RECIPE, Project, line_with, text_of
+from tests.pytest_opguard.conftest import RECIPE, TEST, Project, line_with, text_of
 
 pytest_plugins = "pytester"
 
@@ -83,6 +83,22 @@ def test_pdb_stops_in_the_recipe(project: Project) -> None:
     result = project.spawn("recipe.py", "--pdb", "--opguard-reference=HEAD", stdin="p 'here is', here\nq\n")
     assert "('here is', 42)" in result.stdout
     assert "ZeroDivisionError" in result.stdout
+
+
+def test_pdb_stops_at_the_divergence(project: Project) -> None:
+    """A test with the fixture, and a recipe, that compute something else stop before the operator that does; pytest's
+    own debugger, which would show frames of the plugin, stays away. The first one to read takes all that was typed.
+    """
+    project.write(test_it=TEST)
+    project.git.commit("a test")
+    project.edit()
+    words = ("test_it.py", "recipe.py", "--pdb", "--opguard-reference=HEAD")
+    result = project.spawn(*words, stdin="p width, EPS\nq\n")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert result.stdout.count("opguard: before aten.native_layer_norm.default (step 0, forward, 1): arguments") == 2
+    assert "lib.py(12)run()\n-> loss = model(" in result.stdout
+    assert "(Pdb) (8, 0.001)" in result.stdout
+    assert result.stdout.count("(Pdb)") == 3 and "2 failed" in result.stdout
 
 
 def test_in_process(project: Project) -> None:
