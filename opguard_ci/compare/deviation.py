@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..evidence.formats import Array, numbers, patterns, ulps
 from ..tolerance import Tolerance
+from ..trace.formats import Array, numbers, patterns, ulps
 
 
 @dataclass(frozen=True, slots=True)

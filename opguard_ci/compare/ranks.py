@@ -18,10 +18,12 @@ from ..trace.model import Event, StepInfo
 from ..trace.ranks import of_rank
 from .cause import Cause
 from .collectives import Together, members
+from .comparison import Comparison, contract_json, only_contract
 from .contract import Difference
 from .describe import describe_cause
+from .manifests import identity, other_environments
 from .values import read_values
-from .verdict import Comparison, Verdict, contract_json, identity, only_contract, other_environments
+from .verdict import Verdict
 
 
 class DistributedTrace(Protocol):

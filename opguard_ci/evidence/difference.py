@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .formats import COMPLEX, FLOATS, INTEGERS, ITEMSIZE, Array, distances, numbers, patterns, ulps
+from ..trace.formats import COMPLEX, FLOATS, INTEGERS, ITEMSIZE, Array, distances, numbers, patterns, ulps
 from .rows import changed_rows
 
 MAX_FIRST: Final = 4

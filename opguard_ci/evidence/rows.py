@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .formats import Array
+from ..trace.formats import Array
 
 _MAX_ROWS: Final = 1 << 16
 _MAX_LISTED: Final = 8

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from opguard_ci.errors import IncomparableError, UsageError
+from opguard_ci.trace.files import MANIFEST
 from opguard_ci.trace.reader import Trace, read_trace
-from opguard_ci.trace.writer import MANIFEST, manifest_text
+from opguard_ci.trace.writer import manifest_text
 
 MAX_COMMITTED: Final = 256 << 10
 """Bytes of the largest event file that is kept in the repository; larger ones lie elsewhere."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from opguard_ci.evidence.formats import COMPLEX, FLOATS
+from opguard_ci.trace.formats import COMPLEX, FLOATS
 from opguard_ci.trace.model import NO_VALUE
 
 MAX_NUMBERS: Final = 1 << 26

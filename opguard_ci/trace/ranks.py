@@ -14,7 +14,8 @@ from typing import Any
 
 from opguard_ci.errors import UsageError
 from opguard_ci.trace.digest import combined_digests
-from opguard_ci.trace.writer import MANIFEST, part_name, write_manifest
+from opguard_ci.trace.files import MANIFEST, part_name
+from opguard_ci.trace.writer import write_manifest
 
 Manifest = Mapping[str, Any]
 

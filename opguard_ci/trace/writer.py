@@ -10,27 +10,12 @@ from typing import Any, Final
 
 from opguard_ci.errors import UsageError
 from opguard_ci.trace.columns import ARROW_SCHEMA, MAX_EVENTS, MAX_VALUES, Encoder
+from opguard_ci.trace.files import MANIFEST, events_name, part_name, values_name
 from opguard_ci.trace.known import KNOWN_SCHEMA, Value, known_batch
 from opguard_ci.trace.model import StepTable
 from opguard_ci.trace.stream import ArrowFile, unwritable
 
-MANIFEST: Final = "manifest.json"
 _OF_A_RANK: Final = re.compile(r"(?:events|values)-\d+\.arrows|\.rank-\d+\.json(?:\.partial)?")
-
-
-def events_name(rank: int) -> str:
-    """The name of a rank's event file."""
-    return f"events-{rank}.arrows"
-
-
-def values_name(rank: int) -> str:
-    """The name of the file of what is known of a rank's values."""
-    return f"values-{rank}.arrows"
-
-
-def part_name(rank: int) -> str:
-    """The name of what a rank other than 0 writes of the manifest while the run lasts."""
-    return f".rank-{rank}.json"
 
 
 def manifest_text(manifest: dict[str, Any]) -> str:

@@ -107,6 +107,16 @@ def test_other_kind_of_trace(key: str, value: object, traces: Path) -> None:
     assert key.removesuffix("s") in document["error"]["message"]
 
 
+def test_equal_digests_decide_by_the_manifests_alone(recorded: Path) -> None:
+    """Neither Arrow nor numpy is loaded for them, and the event files need not be there."""
+    code = (
+        "import sys; from opguard_ci.cli import main; code = main(['compare', 'good', 'again']);"
+        "assert not {'numpy', 'pyarrow', 'torch', 'git', 'rich'} & set(sys.modules); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=recorded, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout.partition("\n")[0][:9]) == (0, "", "identical")
+
+
 def test_zoom_measures_the_divergence_and_leaves_a_reproducer(recorded: Path, tmp_path: Path, cache: Path) -> None:
     """Both targets are run again where they were recorded; the report names the script."""
     variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": "30"}

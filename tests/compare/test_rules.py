@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opguard_ci.compare import absent, calls, compare_traces, contract, draws, foreign, judge, operands, verdict
+from opguard_ci.compare import absent, calls, compare_traces, comparison, contract, draws, foreign, judge, operands
 from opguard_ci.compare.judge import Judge
 from opguard_ci.compare.origin import Leaf, Origin, Origins
 from opguard_ci.compare.pairs import Pairs
@@ -286,13 +286,13 @@ RULES: dict[str, Rule] = {
         _pair([*GOOD, build.contract("value", "a", 20)], GOOD),
         diverged("missing", 0, "reference"),
         lambda patch: patch.setattr(
-            verdict, "differences", lambda *a: [d for d in contract.differences(*a) if d.reference and d.candidate]
+            comparison, "differences", lambda *a: [d for d in contract.differences(*a) if d.reference and d.candidate]
         ),
     ),
     "6: a value that only one run could name is none if the other made it by the same call": Rule(
         _pair([*GOOD, build.contract("buffer", "a", 20)], GOOD),
         passed(notes=1),
-        _set(verdict, "is_unnamed", lambda *args: False),
+        _set(comparison, "is_unnamed", lambda *args: False),
     ),
     "6: a generator may end elsewhere if the same draws were made through other objects": Rule(
         _pair(
@@ -300,7 +300,7 @@ RULES: dict[str, Rule] = {
             [op("rand", [], [20], draw=(1, 2)), loss(20), build.contract("rng", "cpu", 3)],
         ),
         passed(notes=1),
-        _set(verdict, "same_draws", lambda *args: False),
+        _set(comparison, "same_draws", lambda *args: False),
     ),
     "6: a generator may be ahead for a while if no other value differs before it is back": Rule(
         _pair(
@@ -314,7 +314,7 @@ RULES: dict[str, Rule] = {
             ],
         ),
         passed(passing=[1], notes=1),
-        _set(verdict, "first_failure", _at_once),
+        _set(comparison, "first_failure", _at_once),
     ),
     "6: what a run returned that ended early tells less than the step it lacks": Rule(
         _pair(
@@ -325,7 +325,7 @@ RULES: dict[str, Rule] = {
             [[op("f", [10], [20]), loss(20), build.contract("final", "w", 20)]],
         ),
         diverged("missing", 2, "reference"),
-        _set(verdict, "first_failure", _at_once),
+        _set(comparison, "first_failure", _at_once),
     ),
     "7: departures that do not reach the contract are listed, a kernel's with a warning": Rule(
         _pair(
@@ -680,7 +680,7 @@ RULES: dict[str, Rule] = {
     "12: where nothing explains a contract value, it is told with its last writers": Rule(
         _pair([op("f", [10], [20]), loss(10)], [op("f", [10], [20]), loss(20)]),
         diverged("state", 0),
-        _set(verdict, "only_contract", lambda step, found, judge: None),
+        _set(comparison, "only_contract", lambda step, found, judge: None),
     ),
     "13: a block of other code begins with the first operator that feeds the new value": Rule(
         _pair(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opguard_ci.evidence.difference import Content, density, difference, region
-from opguard_ci.evidence.formats import COMPLEX, ITEMSIZE
+from opguard_ci.trace.formats import COMPLEX, ITEMSIZE
 
 DTYPES = [*sorted(ITEMSIZE), "float4_e2m1fn_x2"]
 

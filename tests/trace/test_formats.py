@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opguard_ci.evidence.formats import FLOATS, ITEMSIZE, distances, numbers, patterns, ulps
+from opguard_ci.trace.formats import FLOATS, ITEMSIZE, distances, numbers, patterns, ulps
 
 WIDTHS = {name: ITEMSIZE[name] for name in FLOATS}
 
