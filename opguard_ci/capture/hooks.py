@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 
 from ..trace.model import NULL
 from .compiled import compiled_graph
+from .recompiled import count_compilations
 from .recorder import Recorder
 from .session import Session
 from .steps import Steps
@@ -113,6 +114,7 @@ def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
     # Not by registering callbacks: torch._dynamo.reset() forgets those.
     _patch(stack, CompilationCallbackHandler, "install_callbacks", functools.partial(_compiling, session))
     _patch(stack, CompiledFxGraph, "__call__", functools.partial(compiled_graph, session))
+    count_compilations(stack, session.notes.add, session.stacks.shown)
 
 
 def _listen_to_collectives(stack: ExitStack, session: Session) -> None:

@@ -89,7 +89,7 @@ class Stacks:
             source = linecache.getline(code.co_filename, line).strip().replace("\t", " ")[:300]
             text = "\t".join(
                 (
-                    self._short(code.co_filename),
+                    self.shown(code.co_filename),
                     str(line),
                     code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
                     source,
@@ -98,7 +98,7 @@ class Stacks:
             self._lines[(number, lasti)] = text
         return text
 
-    def _short(self, filename: str) -> str:
+    def shown(self, filename: str) -> str:
         """The path relative to the tree, or to site-packages; an absolute path only where there is neither."""
         path = os.path.realpath(filename)
         for base in (*self._roots, *_SITE, *_folder(str(Path(_PACKAGE[0]).parent))):
