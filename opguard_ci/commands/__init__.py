@@ -25,6 +25,8 @@ VERBS: Final = (
     "bisect",
     "history",
     "show",
+    "view",
+    "tools",
 )
 """Names of the modules in this package that are verbs, in the order of the help."""
 

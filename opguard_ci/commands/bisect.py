@@ -8,7 +8,7 @@ from typing import Final
 
 from opguard_ci.commands import Result, exit_code
 from opguard_ci.commands.commits import add_commit_options, commit_job
-from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
+from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_report
 from opguard_ci.commands.options import at_least
 from opguard_ci.commands.run import refuse_used_folder
 from opguard_ci.report.bisect import render_bisect
@@ -64,5 +64,5 @@ def run(args: argparse.Namespace) -> Result:
             options = BisectOptions(mode, args.jobs, args.resume, args.hunks, progress, args.repro)
             document = bisect(project, commit_job(args, project), args.good, args.bad, options)
         if args.html is not None:
-            write_html(args.html, bisect_page(document, picture_of(document)))
+            write_report(args.html, bisect_page(document, picture_of(document)))
     return Result(document, render_bisect(document), exit_code(document["verdict"]))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opguard_ci.commands import EXIT_CODES, Result, exit_code
-from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
+from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_report
 from opguard_ci.commands.options import add_window_options
 from opguard_ci.commands.run import refuse_used_folder, refuse_without_terminal
 from opguard_ci.commands.targets import add_target_options, wanted_jobs
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.junit is not None:
         _write_junit(document, Path(args.junit), args.strict)
     if args.html is not None:
-        write_html(args.html, check_page(document, pictures, strict=args.strict))
+        write_report(args.html, check_page(document, pictures, strict=args.strict))
     text = render_check(document, strict=args.strict)
     if args.github:
         text = _for_github(document, text, root, args.strict)

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opguard_ci.commands import Result, exit_code
-from opguard_ci.commands.html import add_html_option, picture_of, refuse_unwritable, write_html
+from opguard_ci.commands.html import (
+    add_html_option,
+    add_perfetto_option,
+    perfetto_of,
+    picture_of,
+    refuse_unwritable,
+    write_report,
+)
 from opguard_ci.commands.options import add_run_settings
 from opguard_ci.commands.run import refuse_used_folder, refuse_without_terminal
 from opguard_ci.errors import UsageError
@@ -38,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pdb", action="store_true", help="run the candidate again, and stop it live at the operator in a debugger"
     )
     add_html_option(parser)
+    add_perfetto_option(parser)
     runs = parser.add_argument_group("to run a TARGET with ARGS1, and with ARGS2")
     add_run_settings(runs)
     runs.add_argument("--keep", metavar="DIR", help="keep the traces in DIR (default: they are removed)")
@@ -51,7 +59,7 @@ def run(args: argparse.Namespace) -> Result:
         if args.candidate is None:
             raise UsageError("usage", "--pdb stops the candidate of two traces: opguard compare REF CAND --pdb.")
         refuse_without_terminal(args, 1)
-    refuse_unwritable(args.html)
+    refuse_unwritable(args.html, args.perfetto)
     document = _of_configurations(args) if args.candidate is None else _of_traces(args)
     return Result(document, render(document), exit_code(document["verdict"], strict=args.strict))
 
@@ -73,7 +81,7 @@ def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
     document["reference"]["trace"] = args.target
     document["candidate"]["trace"] = args.candidate
     document["target"] = candidate.manifest.get("target")
-    _write_page(document, args)
+    _write_files(document, args)
     return document
 
 
@@ -124,13 +132,18 @@ def _of_configurations(args: argparse.Namespace) -> dict[str, Any]:
             refuse_used_folder(args.keep)
             folder = args.keep
         document = compare_configurations(args, folder, words[:at], words[at + 1 :])
-        _write_page(document, args)
+        _write_files(document, args, keep=args.keep is not None)
     return document
 
 
-def _write_page(document: dict[str, Any], args: argparse.Namespace) -> None:
-    """Write the HTML file while the traces are there."""
+def _write_files(document: dict[str, Any], args: argparse.Namespace, *, keep: bool = True) -> None:
+    """Write what was asked for while the traces are there; without ``keep`` they are named no more afterwards."""
     from opguard_ci.report.html import compare_page
 
+    picture = None if args.html is None else picture_of(document)
+    if args.perfetto is not None and document["verdict"] != "untestable":
+        write_report(args.perfetto, perfetto_of(document))
+    for side in () if keep else ("reference", "candidate"):
+        document.get(side, {}).pop("trace", None)
     if args.html is not None:
-        write_html(args.html, compare_page(document, picture_of(document)))
+        write_report(args.html, compare_page(document, picture))

@@ -23,7 +23,7 @@ def compare_configurations(
     """The ``compare`` object about two runs whose arguments differ.
 
     Where they diverged, both are repeated on a second server: arguments are not blamed for what does not repeat itself.
-    ``folder`` takes the traces, which are named in the object if they are to be kept.
+    ``folder`` takes the traces, which are named in the object.
     """
     from opguard_ci.compare import compare_traces
     from opguard_ci.evidence.rerun import zoom_sides
@@ -67,7 +67,7 @@ def compare_configurations(
                     refuse=args.zoom or args.repro is not None,
                 )
     for name, argv in sides.items():
-        document[name].update({"argv": list(argv)}, **({"trace": str(Path(folder) / name)} if args.keep else {}))
+        document[name].update({"argv": list(argv), "trace": str(Path(folder) / name)})
     return {**document, "target": args.target, "profile": profile}
 
 

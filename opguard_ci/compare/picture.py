@@ -86,7 +86,7 @@ def _cell(name: str, left: Mapping[str, str] | None, right: Mapping[str, str] | 
 
 
 @dataclass(slots=True)
-class _Rows:
+class Laid:
     """The rows of a step: the places in the two lists (-1: none), the state, and where what moved stands."""
 
     left: list[int] = field(default_factory=list)
@@ -118,7 +118,7 @@ def operators(reference: TraceLike, candidate: TraceLike, divergence: Mapping[st
     place = (aligned.reference, aligned.candidate)[number].place(event)
     if place is None:
         return None
-    rows = _laid_out(aligned)
+    rows = lay_out(aligned)
     here = (rows.left, rows.right)[number].index(place)
     low, high = max(0, here - _ABOVE), min(len(rows.state), here + _BELOW + 1)
     counts = {state: rows.state.count(state) for state in _WORST}
@@ -132,8 +132,9 @@ def operators(reference: TraceLike, candidate: TraceLike, divergence: Mapping[st
     }
 
 
-def _laid_out(aligned: Alignment) -> _Rows:
-    rows = _Rows()
+def lay_out(aligned: Alignment) -> Laid:
+    """Both lists of a step as rows: pairs side by side, and between them what only one side has."""
+    rows = Laid()
     mine, other = aligned.reference, aligned.candidate
     moved = _moved(aligned)
     low = (0, 0)
@@ -198,7 +199,7 @@ def _moved(aligned: Alignment) -> dict[tuple[int, int], int]:
     return found
 
 
-def _row(aligned: Alignment, rows: _Rows, number: int) -> dict[str, Any]:
+def _row(aligned: Alignment, rows: Laid, number: int) -> dict[str, Any]:
     shown: dict[str, Any] = {"state": rows.state[number]}
     names, sides = ("reference", "candidate"), (aligned.reference, aligned.candidate)
     for side, place in enumerate((rows.left[number], rows.right[number])):
@@ -223,7 +224,7 @@ def _brief(event: Event, moved: int | None) -> dict[str, Any]:
     }
 
 
-def _glance(aligned: Alignment, rows: _Rows, here: int) -> list[dict[str, Any]]:
+def _glance(aligned: Alignment, rows: Laid, here: int) -> list[dict[str, Any]]:
     """The rows of a step in at most ``_GLANCE`` cells."""
     count = len(rows.state)
     edges = np.linspace(0, count, min(count, _GLANCE) + 1).astype(int).tolist()

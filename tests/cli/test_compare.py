@@ -117,6 +117,22 @@ def test_equal_digests_decide_by_the_manifests_alone(recorded: Path) -> None:
     assert (done.returncode, done.stderr, done.stdout.partition("\n")[0][:9]) == (0, "", "identical")
 
 
+def test_perfetto(traces: Path, cache: Path) -> None:
+    """Both runs in a file for ui.perfetto.dev, of traces and of two configurations; not without operators."""
+    assert opguard_json("compare", "good", "edited", "--perfetto", "runs.json", cwd=traces)[0] == 1
+    words = ["compare", "training.py", "--perfetto", "both.json", "--steps", "3", "--", "1e-5", ":::", "1e-3"]
+    assert opguard(*words, cwd=traces, OPGUARD_CACHE=str(cache), OPGUARD_SERVER_IDLE="30").returncode == 1
+    for file in ("runs.json", "both.json"):
+        rows = json.loads((traces / file).read_text())["traceEvents"]
+        names = [row["name"] for row in rows]
+        assert names.count("aten.native_layer_norm.default") == 6 and names.count("step 2") == 2
+        assert {row["pid"] for row in rows if row["ph"] == "i"} == {1, 2}
+    edit_manifest(traces / "edited", level="contract")
+    code, document = opguard_json("compare", "good", "edited", "--perfetto", "no.json", cwd=traces)
+    assert (code, document["error"]["slug"]) == (2, "nothing-to-draw")
+    assert not (traces / "no.json").exists()
+
+
 def test_zoom_measures_the_divergence_and_leaves_a_reproducer(recorded: Path, tmp_path: Path, cache: Path) -> None:
     """Both targets are run again where they were recorded; the report names the script."""
     variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": "30"}
