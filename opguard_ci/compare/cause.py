@@ -27,6 +27,8 @@ class Cause:
     leaf: Leaf | None = None
     operand: int | None = None
     """For ``inputs``, ``data`` and ``state``: the number of the read that differs."""
+    views: str = ""
+    """For ``inputs`` whose operands are views of one value: these views."""
     one_of: tuple[str, ...] = ()
     """The causes between which the traces cannot tell, the likeliest first; empty if ``cause`` is the only one."""
     draw: DrawChange | None = None

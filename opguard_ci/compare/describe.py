@@ -203,6 +203,8 @@ def _detail(cause: Cause, judge: Judge) -> str:
         return f"{name} {spec} changed since it was last written, by no recorded operator"
     if cause.cause == "uninitialised":
         return f"{name} {spec} holds memory that nobody wrote"
+    if cause.views:
+        return f"{name} {spec} is another view of the same tensor: {cause.views}"
     same = _same_value_elsewhere(cause, judge)
     return f"{name} {spec} is another value{same}"
 

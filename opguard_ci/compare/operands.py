@@ -10,6 +10,7 @@ from .calls import arguments, of_kernel
 from .cause import Cause
 from .origin import Origin
 from .pairs import Pairs
+from .shown import other_view, views_of
 from .side import Side
 from .values import written
 
@@ -94,12 +95,15 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             if following and place(made) == place(theirs):
                 queue += [(made, theirs, number) for number in following]
                 continue
-        if theirs is not None and _is_left_out(pairs, theirs) and any(r.value == mine.value for r in theirs.reads):
+        if theirs is not None and _is_left_out(pairs, theirs) and _goes_on(pairs, event, mine, theirs):
             yield missing(pairs, missing_before(pairs, other) or theirs)  # its input went on in its stead
         elif pairs.backward.status(other, others)[0] != "dirty":
-            cause = _cause(pairs, event, mine, others)
+            views = ""
+            if event.step == other.step:
+                views = other_view((pairs.reference, pairs.candidate), event.step, (others, mine))
+            cause = "inputs" if views else _cause(pairs, event, mine, others)
             one_of = (cause, "overwritten") if _may_be_foreign(pairs, event, mine, others) else ()
-            yield Cause(cause, event, like=other, operand=number, one_of=one_of)
+            yield Cause(cause, event, like=other, operand=number, views=views, one_of=one_of)
 
 
 def _in_place(pairs: Pairs, made: Event | None, theirs: Event | None, values: tuple[int, int]) -> Cause | None:
@@ -131,6 +135,12 @@ def _at_call(pairs: Pairs, made: Event, theirs: Event) -> Cause | None:
 
 def _is_left_out(pairs: Pairs, theirs: Event) -> bool:
     return theirs in pairs.unmatched_in_reference(theirs.step) and pairs.like_of_reference(theirs) is None
+
+
+def _goes_on(pairs: Pairs, event: Event, mine: Read, theirs: Event) -> bool:
+    """Whether an operand is, or is a view of, what went into an operator of the reference."""
+    behind = views_of(pairs.candidate.view(event.step), mine.value)
+    return any(read.value in behind for read in theirs.reads)
 
 
 def _producers(pairs: Pairs, mine: tuple[Event, int], others: tuple[Event, int]) -> tuple[Event | None, Event | None]:

@@ -195,6 +195,9 @@ def _causes(case: Example, true: Truth) -> frozenset[str]:
         causes |= {"code"}  # another operator: its arguments cannot be compared
     if 0 < case.fault.node < 1000 and case.program.node(case.fault.node).op == "foreach" and _is_rewritten(case):
         causes |= {"code"}
+    done = {(e.step, full_key(e)) for e in case.candidate.events()}
+    if case.kind == "settings" and any((e.step, full_key(e)) in done for e in true.reference):
+        causes |= {"code"}  # an edit made the reference's call a second time: one with other arguments was added
     if case.kind == "foreign" and case.program.from_numpy:
         causes |= {"data"}  # memory that is not torch's may change at any time
     return causes

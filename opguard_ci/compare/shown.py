@@ -1,0 +1,47 @@
+"""Operands that are other parts of one tensor, or other views of it: what the views show, by their arguments. Pure."""
+
+from __future__ import annotations
+
+from ..trace.model import Event, Read
+from .arguments import split_arguments
+from .side import Side, StepView
+from .values import base_name
+
+
+def other_view(sides: tuple[Side, Side], step: int, reads: tuple[Read, Read]) -> str:
+    """``slice(dim=1, start=0) -> slice(dim=1, start=1)`` if both operands are views of one value; else nothing.
+
+    Args:
+        sides: Reference and candidate.
+        step: Where both operands are read.
+        reads: The operand of each.
+
+    """
+    views = [side.view(step) for side in sides]
+    left, right = (views_of(view, read.value) for view, read in zip(views, reads, strict=True))
+    weak = views[0].weak | views[1].weak
+    shared = next((value for value in left if value in right and value not in weak), None)
+    if shared is None:
+        return ""
+    return " -> ".join(_words(chain[shared]) for chain in (left, right))
+
+
+def views_of(view: StepView, value: int) -> dict[int, tuple[Event, ...]]:
+    """The values behind a value, from which views alone lead to it, each with these views; itself with none."""
+    found: dict[int, tuple[Event, ...]] = {value: ()}
+    while True:
+        shown = view.shown(value)
+        if shown is None or not shown.reads or shown.reads[0].value in found:
+            return found
+        found[shown.reads[0].value] = (shown, *found[value])
+        value = shown.reads[0].value
+
+
+def _words(views: tuple[Event, ...]) -> str:
+    """What views show of a tensor, in the order in which they were taken."""
+    return ", ".join(map(_call, views)) or "all of it"
+
+
+def _call(view: Event) -> str:
+    given = (f"{name}={text}" for name, text in split_arguments(view.args).items() if "%" not in text)
+    return f"{base_name(view.op)}({', '.join(given)})"

@@ -1,0 +1,60 @@
+"""Operands that are other views of one value, and what is said of them."""
+
+from __future__ import annotations
+
+from opguard_ci.compare import compare_traces
+from opguard_ci.trace.model import Event
+
+from .build import first, loss, op, read, trace
+
+
+def view(source: int, shown: int, args: str, name: str = "slice") -> Event:
+    """A view of a value."""
+    return op(name, [source], [shown], extra=args, kind="view")
+
+
+def _runs(left: list[Event], right: list[Event], outside: int = 10) -> tuple[tuple[str, int, str] | None, str]:
+    """What is said of two runs that begin with a value from outside and end with a loss."""
+    sides = trace([op("f", [outside], [60]), *left]), trace([op("f", [outside], [60]), *right])
+    found = compare_traces(*sides).first_divergence
+    return first(*sides), "" if found is None else found["detail"]
+
+
+def use(value: int, made: int, *writers: int) -> list[Event]:
+    """What reads a value from outside, and the loss."""
+    return [op("g", [read(value, writers=writers)], [made]), loss(made)]
+
+
+def test_another_part() -> None:
+    """Rows off by one: the same tensor, and the arguments of both views."""
+    left, right = [view(10, 20, "start=0"), *use(20, 30)], [view(10, 21, "start=1"), *use(21, 31)]
+    assert _runs(left, right) == (
+        ("inputs", 2, "candidate"),
+        "t0 float32[8,8] is another view of the same tensor: slice(start=0) -> slice(start=1)",
+    )
+
+
+def test_a_view_that_was_left_out() -> None:
+    """All of a tensor in place of a view of it."""
+    left, right = [view(10, 20, "dim=0", "_conj"), *use(20, 30)], use(10, 31)
+    assert _runs(left, right)[1].endswith("the same tensor: _conj(dim=0) -> all of it")
+
+
+def test_views_of_views() -> None:
+    """Are told from the value on that both runs have."""
+    left = [view(10, 20, "a=1"), view(20, 21, "b=1"), *use(21, 30)]
+    right = [view(10, 20, "a=1"), view(20, 22, "b=2"), *use(22, 31)]
+    assert _runs(left, right)[1].endswith("the same tensor: slice(b=1) -> slice(b=2)")
+
+
+def test_views_of_other_values() -> None:
+    """Another value from outside stays data."""
+    left, right = [view(11, 20, "a=1"), *use(20, 30)], [view(12, 21, "a=2"), *use(21, 31)]
+    assert _runs(left, right)[0] == ("data", 2, "candidate")
+
+
+def test_an_operator_that_was_left_out_before_a_view() -> None:
+    """The candidate shows what went into it."""
+    left = [op("flip", [10], [11]), view(11, 20, "a=1"), *use(20, 30, 1)]
+    right = [view(10, 21, "a=1"), *use(21, 31)]
+    assert _runs(left, right)[0] == ("missing", 1, "reference")
