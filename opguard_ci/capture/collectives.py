@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work, _resolve_process_group
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ..trace.model import KINDS
+from ..trace.model import KINDS, PHASES
 from .call import Call, collect
 from .collective_ops import WAIT
 from .fingerprint.quiet import Unhashable
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _VIEW: Final = KINDS.index("view")
+_BACKWARD: Final = PHASES.index("backward")
 
 
 class Collectives:
@@ -42,8 +43,7 @@ class Collectives:
         self.begun: list[_Collective] = session.begun
         self._numbers: dict[str, int] = {}
         self._groups: dict[str, Any] = {}
-        """Process groups that were used. They are kept: gloo's work remembers the dispatch modes that it began under,
-        and its group, if it were destroyed, would wait for a thread that waits for the interpreter to forget them."""
+        """Process groups that were used in backward. They are kept: see docs/decisions/045."""
 
     # What the recorder tells
 
@@ -104,7 +104,8 @@ class Collectives:
 
     def _add(self, call: _Collective, result: Any) -> None:
         with self.session.lock:
-            self._groups[call.channel] = call.group
+            if call.phase == _BACKWARD:
+                self._groups[call.channel] = call.group
             number = self._numbers[call.channel] = self._numbers.get(call.channel, -1) + 1
             call.key = f"{call.channel} #{number}"
             call.begin(result)

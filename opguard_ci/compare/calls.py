@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ..trace.model import Event
+from ..trace.model import UNREAD, Event
 from .arguments import changed_arguments, split_arguments
 from .assumed import found_late, is_assumed, may_be_same_inputs
 from .cause import Cause
@@ -74,7 +74,7 @@ def same_inputs_other_arguments(pairs: Pairs, event: Event) -> Event | None:
     spare = [
         other
         for other in pairs.unmatched_in_reference(event.step).by_inputs.get(inputs_key(event), ())
-        if other.args != event.args and _state(other) == _state(event)
+        if other.args != event.args and _state(other) == _state(event) and _overwrites(other) == _overwrites(event)
     ]
     place = pairs.like(event)
     specs = [write.spec for write in written(event)]
@@ -91,6 +91,11 @@ def same_inputs_other_arguments(pairs: Pairs, event: Event) -> Event | None:
     if found is None or (found.op != event.op and distance(found)[2]):
         return None
     return found
+
+
+def _overwrites(event: Event) -> list[str]:
+    """What an operator only writes to: of another shape it is another tensor."""
+    return [read.spec for read in event.reads if read.flags & UNREAD]
 
 
 def _state(event: Event) -> int | None:

@@ -32,12 +32,21 @@ def _place_in_reference(cause: Cause) -> int:
 def _same_call(pairs: Pairs, event: Event, theirs: list[Origin]) -> Event | None:
     """The reference's call at the place of a candidate's; failing that, one that has no counterpart."""
     wanted, like = place(event), pairs.like(event)
-    if like is not None and like.op == event.op and place(like) == wanted:
+    if like is not None and (like.op != event.op or place(like) != wanted):
+        like = None
+    if like is not None and (_is_clean(pairs, like) or not _has_twin(pairs, event)):
         return like
     spare = [origin.event for origin in theirs if origin.event.step == event.step and origin.event.computes]
     spare += pairs.unmatched_in_reference(event.step).by_operator.get(event.op, [])
     alike = [e for e in spare if e.op == event.op and place(e) == wanted and pairs.like_of_reference(e) is None]
-    return min(alike, key=lambda e: not _is_clean(pairs, e), default=None)
+    found = min(alike, key=lambda e: not _is_clean(pairs, e), default=None)
+    return like if like is not None and (found is None or not _is_clean(pairs, found)) else found
+
+
+def _has_twin(pairs: Pairs, event: Event) -> bool:
+    """Whether the candidate makes one more call like this one that has no counterpart: their order is another."""
+    spare = pairs.unmatched(event.step).by_operator.get(event.op, ())
+    return any(e is not event and place(e) == place(event) and pairs.like(e) is None for e in spare)
 
 
 def _is_clean(pairs: Pairs, other: Event) -> bool:

@@ -117,3 +117,14 @@ def test_written_over_by_something_inserted() -> None:
     inserted = op("mul_", [20], [Write(21, SPEC, -1, 0)])
     reference = trace([*shared, op("f", [20], [30]), loss(30)])
     assert first(reference, trace([*shared, inserted, op("f", [21], [31]), loss(31)])) == ("code", 2, "candidate")
+
+
+def test_a_sum_in_another_order() -> None:
+    """As many calls with other operands, moved with what they add: none of them is missing."""
+    ones, twos = (op("mm", [n], [n + 10]) for n in (1, 2))
+    reference = trace([ones, op("add", [10, 11], [20]), twos, op("add", [20, 12], [21]), loss(21)])
+    candidate = trace([twos, op("add", [10, 12], [30]), ones, op("add", [30, 11], [31]), loss(31)])
+    assert first(reference, candidate) == ("inputs", 1, "candidate")
+    assert first(candidate, reference) == ("inputs", 1, "candidate")
+    shorter = trace([twos, op("add", [10, 12], [30]), loss(30)])
+    assert first(reference, shorter) == ("missing", 0, "reference")
