@@ -16,6 +16,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		{ echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(BIN)/python -m opguard_ci.capture.native >/dev/null || true
 	@touch $@
 
 demo: $(INSTALLED)
@@ -33,4 +34,5 @@ lint: $(INSTALLED)
 		{ [ -z "$$actionlint" ] && echo "actionlint is not installed; the workflows are only checked by tests" >&2; }
 
 bench: $(INSTALLED)
+	@$(BIN)/python -m opguard_ci.capture.native >/dev/null || true
 	$(BIN)/python tests/benchmarks/capture.py

@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from opguard_ci.worker.cache import cache_folder
+
+_COMPILED = cache_folder() / "native"
+
+
+def with_the_compiled_recorder(cache: Path) -> Path:
+    """A new cache folder in which programs find the compiled recorder, if this machine has built it."""
+    cache.mkdir(exist_ok=True)
+    (cache / "native").symlink_to(_COMPILED)
+    return cache
+
 
 @pytest.fixture(scope="module")
 def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache folder of their own, and servers that end with this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPGUARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OPGUARD_CACHE", str(with_the_compiled_recorder(tmp_path_factory.mktemp("cache"))))
         patch.setenv("OPGUARD_SERVER_IDLE", "0")
         yield
 
@@ -20,7 +31,7 @@ def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache folder for all tests that call programs, so that these share fork servers."""
-    return tmp_path_factory.mktemp("cache")
+    return with_the_compiled_recorder(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

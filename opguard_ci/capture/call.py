@@ -155,6 +155,18 @@ class Call:
         self.module = NULL if module is None else session.strings.module(module)
         self.stack = session.stacks.current(sys._getframe(2).f_back)  # None in autograd's threads of a device
 
+    def resume(self, place: tuple[int, int, int, int], links: tuple[list[Any], ...], state: int | None) -> None:
+        """Take over a call whose first half another recorder made.
+
+        ``place``: phase, flags, module, stack; ``links``: what was seen of each tensor, reads, places that are being
+        written, versions; ``state``: of torch's default generator, which it may draw from.
+        """
+        self.phase, self.flags, self.module, self.stack = place
+        self._marks = self._given.marks
+        self._seen, self.reads, self.writing, self._versions = links
+        if state is not None:
+            self._generator, self._state = torch.default_generator, state
+
     def release_inputs(self) -> None:
         """Let go of inputs that the call does not write: it may free them while it runs, as in a bare run."""
         given = self._given
@@ -317,7 +329,7 @@ class Call:
     def _resolved(self, found: int, place: Place | None) -> int:
         """The value that a look's number stands for, when links are worked out."""
         if found == LINKED and place is not None:
-            return place[0].seen.get(place[1], NO_VALUE)
+            return place[0].seen_as(place[1])
         return self._session.resolved(found)
 
     def _link_writes(self) -> None:

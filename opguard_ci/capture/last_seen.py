@@ -73,7 +73,7 @@ class LastSeen:
 
     def _append(self, row: tuple[int, ...], spec: int, place: Place | None, value: int) -> None:
         if value == NO_VALUE and place is not None:
-            value = place[0].seen.get(place[1], NO_VALUE)
+            value = place[0].seen_as(place[1])
         if value != NO_VALUE:  # else it was written in pieces since
             seen = (value, spec, OUTSIDE if place is None else 0)
             self._session.append_entry(row, seen, place, is_state=True)

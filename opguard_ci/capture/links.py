@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import torch
 
-from ..trace.model import OUTSIDE, OVER, STATE
 from .region import Geometry, Region
 from .sparse import parts
 
@@ -72,7 +71,7 @@ class Memory:
         if places[0] is None:
             return None
         region, geometry, lo, hi, dense = places[0]
-        indices = [(id(place[0]), place[0].version, place[1]) for place in places[1:] if place is not None]
+        indices = [(place[0].identity, place[0].version, place[1]) for place in places[1:] if place is not None]
         return region, (*geometry, tensor.layout, *indices), lo, hi, dense
 
     def adopt(self, tensor: torch.Tensor, storage: torch.UntypedStorage, made: bool) -> _Known | None:
@@ -180,52 +179,19 @@ def _is_permuted(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def read(place: Place, value: int) -> tuple[tuple[int, ...], int]:
     """Note that these bytes were read as ``value``; their last writers and the flags of the read."""
     region, geometry, lo, hi, dense = place
-    before = region.seen.get(geometry)
-    if before is None:
-        region.remember(geometry, value)
-    elif before != value:
-        if region.owned and not region.writing:
-            region.changed(lo, hi)
-        region.remember(geometry, value)
-    writes = region.writes
-    flags = STATE if region.state else 0
-    if not writes:
-        return (), flags | OUTSIDE
-    if len(writes) == 1 and (only := writes[0])[3] is None and only[0] <= lo < hi <= only[1]:
-        writers = only[2]
-    else:
-        writers = region.writers(geometry, lo, hi, dense)
-    if not writers:
-        flags |= OUTSIDE
-    elif region.tainted and region.is_tainted(lo, hi):
-        flags |= OVER
-    return writers, flags
+    return region.read(geometry, lo, hi, dense, value)
 
 
 def write(place: Place, value: int, event: int) -> None:
     """Note that ``event`` left ``value`` (0: undefined) in these bytes."""
     region, geometry, lo, hi, dense = place
-    if dense and lo == 0 and hi == region.nbytes:  # all of it: what every new tensor is
-        region.owned = True
-        region.version += 1
-        region.pinned = {}
-        region.tainted = ()
-        region.writes = [(lo, hi, (event,), None)]
-        region.seen = {geometry: value} if value else {}
-    else:
-        region.record_write(geometry, lo, hi, dense, event)
-        if value:
-            region.remember(geometry, value)
-    region.fresh = False
+    region.write(geometry, lo, hi, dense, value, event)
 
 
 def allocate(place: Place, garbage: int, event: int) -> None:
     """Note that ``event`` made these bytes without writing them; ``garbage`` is what happened to be there."""
     region, geometry, lo, hi, dense = place
-    region.fresh = not region.owned
-    region.record_write(geometry, lo, hi, dense, event)
-    if garbage:
-        region.remember(geometry, garbage)
+    region.allocate(geometry, lo, hi, dense, garbage, event)
 
 
 def leave(change: int, place: Place, value: int, event: int) -> None:

@@ -33,13 +33,14 @@ class Looks:
 
     def __init__(
         self,
+        memory: Memory,
         specs: Interner,
         devices: DeviceFingerprints,
         unhashed: Callable[[str, Unhashable], None],
         ask_for_constants: Callable[[int, torch.Tensor], None],
     ) -> None:
         """``unhashed`` is told what has no value, ``ask_for_constants`` of a new spec on a device."""
-        self.memory = Memory()
+        self.memory = memory
         self.assumes = False
         """Level ``op``: ``assume`` may be asked for, and torch's version counters are followed."""
         self._devices, self._unhashed, self._ask_for_constants = devices, unhashed, ask_for_constants

@@ -30,6 +30,17 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.session = session
 
+    def __enter__(self) -> Recorder:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        if self.session.core is not None:
+            self.session.core.enter(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.session.core is not None:
+            self.session.core.leave(self)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Keep torch.compile on: a mode that does not say so switches it off."""
@@ -43,7 +54,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Record one call. Never changes arguments, results or errors of the call."""
+        """Record one call, unless the compiled recorder did. Never changes its arguments, results or errors."""
         kwargs = kwargs or _EMPTY
         for kind in types:
             if kind not in _PLAIN and _dispatches(kind):

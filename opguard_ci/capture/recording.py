@@ -19,6 +19,7 @@ from ..trace.flagged import Flagged
 from ..trace.model import SCHEMA, StepTable
 from ..trace.writer import TraceWriter
 from ..worker.request import RunRequest
+from . import native
 from .keep import keep
 from .promises import Promises
 from .session import Session
@@ -26,9 +27,12 @@ from .steps import EnoughSteps, enough
 from .window import Window
 
 _MAX_NONFINITE: Final = 100
-_EAGER_STEPS: Final = 16
+_EAGER_STEPS: Final = 4
+"""The manifest is written after each of so many steps: most recipes have no more."""
+_MANIFEST_SHARE: Final = 0.02
+"""How much of a longer run's time may go into manifests: writing one takes time that grows with the number of steps."""
 _MANIFEST_EVERY: Final = 0.5
-"""Seconds between two manifests of a long run: writing it takes time that grows with the number of steps."""
+"""Seconds between two manifests at most, in a run whose steps are short."""
 
 
 def failure(slug: str, message: str, traceback: str = "") -> dict[str, Any]:
@@ -58,6 +62,9 @@ class Recording:
         self._writer = TraceWriter(Path(request.output), self._rank)
         self._request = request
         self._expected = _expected(request)
+        compiled, reason = native.load()
+        if request.keep is not None:
+            compiled, reason = None, "what is kept is taken from calls that Python sees"
         self._manifest: dict[str, Any] = {
             "schema": SCHEMA,
             "target": request.target,
@@ -69,6 +76,7 @@ class Recording:
             "environment": {"key": environment.environment_key(document, profile), "document": document},
             "profile": profile,
             "level": "",
+            "recorder": {"kind": "compiled"} if compiled is not None else {"kind": "python", "reason": reason},
             "scheme": "",
             "ranks": request.ranks,
             "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
@@ -91,7 +99,7 @@ class Recording:
         self._manifest_due = 0.0
         self.broken: OpguardError | None = None
         """Why the trace cannot go on (a full disk)."""
-        self.session = Session(root, self._write_step, folder, request.level)
+        self.session = Session(root, self._write_step, folder, request.level, compiled)
         if window is not None:
             self.session.look_only_at(window)
             self.note(f"Operators were recorded {window} only; of the other steps, the contract.")
@@ -126,11 +134,12 @@ class Recording:
                 self._writer.write_known(rows)
             self._writer.write_step(table)
             steps.append(self._entry(table))
-            now = time.monotonic()
-            if len(steps) <= _EAGER_STEPS or now >= self._manifest_due:
-                self._manifest_due = now + _MANIFEST_EVERY
+            begin = time.monotonic()
+            if len(steps) <= _EAGER_STEPS or begin >= self._manifest_due:
                 self._manifest["coverage"] = self._coverage()
                 self._write_manifest()
+                end = time.monotonic()
+                self._manifest_due = end + min((end - begin) / _MANIFEST_SHARE, _MANIFEST_EVERY)
         except OpguardError as error:
             self.broken = error
             self.session.discard()
@@ -217,8 +226,8 @@ class Recording:
         for note in sorted(session.notes):
             self.note(note)
         return {
-            "operators": session.num_operators,
-            "hashed": session.num_hashed,
+            "operators": session.rows.num_calls,
+            "hashed": session.rows.num_hashed,
             "unhashed": [f"{op}: {reason}" for op, reason in sorted(session.unhashed_operators.items())],
             "unseen": sorted(session.unseen),
         }

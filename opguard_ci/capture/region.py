@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..trace.model import OUTSIDE, OVER, STATE
+
 Geometry = tuple[Any, ...]
 """(lo, hi, dtype) of a contiguous view, in bytes; with shape and strides, in elements, of any other; and what else
 tells two views of the same bytes apart.
@@ -56,6 +58,11 @@ class Region:
         self.state = False  # holds a parameter, buffer or optimizer state
         self.ahead: Region | None = None  # see capture.ahead
 
+    @property
+    def identity(self) -> int:
+        """A number that no other region has."""
+        return id(self)
+
     def remember(self, geometry: Geometry, value: int) -> None:
         """Note what the bytes of a view are."""
         seen = self.seen
@@ -64,6 +71,10 @@ class Region:
                 del seen[old]
             self.pinned = {}
         seen[geometry] = value
+
+    def seen_as(self, geometry: Geometry) -> int:
+        """What the bytes of a view were when last written or read; 0 if they were written in pieces since."""
+        return self.seen.get(geometry, 0)
 
     def assumed(self, geometry: Geometry, version: int) -> int:
         """What the bytes of a view must still be, if nobody but recorded operators wrote them; 0 if that is not sure.
@@ -145,6 +156,53 @@ class Region:
     def is_tainted(self, lo: int, hi: int) -> bool:
         """Whether bytes of this span were changed by nobody we saw."""
         return any(a < hi and lo < b for a, b in self.tainted)
+
+    # What operators do to a view: bytes lo to hi, all of them if it is dense
+
+    def read(self, geometry: Geometry, lo: int, hi: int, dense: bool, value: int) -> tuple[tuple[int, ...], int]:
+        """Note that a view was read as ``value``; its last writers and the flags of the read."""
+        before = self.seen.get(geometry)
+        if before is None:
+            self.remember(geometry, value)
+        elif before != value:
+            if self.owned and not self.writing:
+                self.changed(lo, hi)
+            self.remember(geometry, value)
+        writes = self.writes
+        flags = STATE if self.state else 0
+        if not writes:
+            return (), flags | OUTSIDE
+        if len(writes) == 1 and (only := writes[0])[3] is None and only[0] <= lo < hi <= only[1]:
+            writers = only[2]
+        else:
+            writers = self.writers(geometry, lo, hi, dense)
+        if not writers:
+            flags |= OUTSIDE
+        elif self.tainted and self.is_tainted(lo, hi):
+            flags |= OVER
+        return writers, flags
+
+    def write(self, geometry: Geometry, lo: int, hi: int, dense: bool, value: int, event: int) -> None:
+        """Note that ``event`` left ``value`` (0: undefined) in a view."""
+        if dense and lo == 0 and hi == self.nbytes:  # all of it: what every new tensor is
+            self.owned = True
+            self.version += 1
+            self.pinned = {}
+            self.tainted = ()
+            self.writes = [(lo, hi, (event,), None)]
+            self.seen = {geometry: value} if value else {}
+        else:
+            self.record_write(geometry, lo, hi, dense, event)
+            if value:
+                self.remember(geometry, value)
+        self.fresh = False
+
+    def allocate(self, geometry: Geometry, lo: int, hi: int, dense: bool, garbage: int, event: int) -> None:
+        """Note that ``event`` made a view without writing it; ``garbage`` is what happened to be there."""
+        self.fresh = not self.owned
+        self.record_write(geometry, lo, hi, dense, event)
+        if garbage:
+            self.remember(geometry, garbage)
 
 
 def _meet(old: _Written, geometry: Geometry, dense: bool) -> bool:

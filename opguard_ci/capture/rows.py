@@ -35,6 +35,8 @@ class Rows:
 
     def __init__(self) -> None:
         self.num_events = 0  # of the whole trace; the number of the next one
+        self.num_calls = 0  # of operators, and how many of them left only values that are known
+        self.num_hashed = 0
         self._first = 0  # number of this step's first
         self.clear()
 

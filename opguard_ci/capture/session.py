@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
@@ -26,8 +27,9 @@ from .fingerprint.quiet import Unhashable, quiet
 from .fingerprint.tensors import value, values
 from .finite import is_finite
 from .late import Late
-from .links import Place, read
+from .links import Memory, Place, read
 from .look import Looks
+from .native.memory import CompiledMemory
 from .provenance import Modules, Origins, Stacks
 from .rows import Rows, WriteRow
 from .schema import BREADCRUMB_BYTES, OpInfo, describe
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 _CONTRACT, _COLLECTIVE = KINDS.index("contract"), KINDS.index("collective")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
-_STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
+STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
 BYTES_OF_AUTO: Final = 1 << 28
 """Level ``auto`` is ``full`` while a step hashes no more than so many bytes of inputs."""
@@ -73,8 +75,14 @@ class Session:
     """Collects the events of the current step and hands finished steps to ``write_step``."""
 
     def __init__(
-        self, root: str, write_step: Callable[[StepTable], None], folder: str | None = None, level: str = "full"
+        self,
+        root: str,
+        write_step: Callable[[StepTable], None],
+        folder: str | None = None,
+        level: str = "full",
+        compiled: Any = None,
     ) -> None:
+        """``compiled``: the module that records ordinary calls (see ``native``); None: Python records them all."""
         self.level = "full" if level == "auto" else level
         """What is recorded. At ``op`` inputs are assumed to be what was last seen where they lie; ``auto`` is ``full``
         until a step is given too much to read."""
@@ -83,7 +91,7 @@ class Session:
         """So many bytes of inputs may still be hashed in this step; None: no matter how many."""
         self.strings = Strings()
         self.modules = Modules()
-        self.origins = Origins()
+        self.origins: Origins = Origins() if compiled is None else compiled.Origins()
         self.stacks = Stacks(root, self.strings.stack, folder)
         self.lock = threading.RLock()
         self.infos: dict[Any, OpInfo] = {}
@@ -98,8 +106,6 @@ class Session:
         self.stopped = False  # the target is to end, and is told again if it goes on
         self.call_type: type[Call] = Call
         self.keeper: Keeper | None = None
-        self.num_operators = 0
-        self.num_hashed = 0
         self.unhashed_operators: dict[str, str] = {}
         self.unseen: set[str] = set()
         self.notes: set[str] = set()
@@ -110,9 +116,10 @@ class Session:
         self._write_step = write_step
         self._num_lanes = 0
         self.num_calls: dict[str, int] = {}
-        self.rows = Rows()
+        self.rows: Rows = Rows() if compiled is None else compiled.Rows()
         self.devices = DeviceFingerprints(self.notes.add)
-        self.looks = Looks(self.strings.spec, self.devices, self.unhashed, self._ask_for_constants)
+        memory = Memory() if compiled is None else CompiledMemory(compiled)
+        self.looks = Looks(memory, self.strings.spec, self.devices, self.unhashed, self._ask_for_constants)
         self.looks.assumes = self.assumes
         self._late = Late(self.devices, self.looks.learn_constants, self.defect)
         self._ready: list[StepTable] = []
@@ -123,6 +130,8 @@ class Session:
         self.collectives: Collectives | None = None
         self.crumbs: mmap.mmap | None = None
         """Where the name of the operator that starts is left for the account of a crash."""
+        self.core = None if compiled is None else compiled.Core(self, memory.known, self.rows, self.origins)
+        """Records ordinary calls before they come to Python."""
 
     # What the recorder asks on every operator
 
@@ -172,6 +181,8 @@ class Session:
         """Use a file of 256 bytes for the breadcrumbs."""
         with Path(path).open("r+b") as file:
             self.crumbs = mmap.mmap(file.fileno(), BREADCRUMB_BYTES)
+        if self.core is not None:
+            self.core.begin_crumbs(self.crumbs)
 
     def enter_forked_child(self) -> None:
         """Note that we are a fork of the run: what it computes is not recorded, but that it computes is noted."""
@@ -293,13 +304,13 @@ class Session:
 
     def append(self, call: Call, writes: list[WriteRow], draw: tuple[int, int, int]) -> None:
         """Append the event of a finished call. The lock is held."""
-        strings = self.strings
-        self.num_operators += 1
+        strings, rows = self.strings, self.rows
+        rows.num_calls += 1
         for *_, flags in writes:
             if flags & UNHASHED:
                 break
         else:
-            self.num_hashed += 1
+            rows.num_hashed += 1
         op, args = strings.op.ids.get(call.info.name), strings.args.ids.get(call.text)
         if op is None:
             op = strings.op(call.info.name)
@@ -307,7 +318,7 @@ class Session:
             args = strings.args(call.text)
         key = strings.key(call.key) if call.kind == _COLLECTIVE else NULL  # type: ignore[attr-defined]
         row = (call.lane, call.phase, call.kind, op, args, call.module, call.stack, key, call.flags, *draw)
-        self.rows.append(row, call.reads, writes)
+        rows.append(row, call.reads, writes)
 
     def record_contract(self, entries: Iterable[Entry]) -> None:
         """Append one event per contract value, as it is now."""
@@ -318,18 +329,26 @@ class Session:
                 self._record_contract(list(entries))
 
     def _record_contract(self, entries: list[Entry]) -> None:
-        entries = [replace(entry, held=unwrapped(entry.held)) for entry in entries]
+        plain = [unwrapped(entry.held) for entry in entries]
+        entries = [e if mine is e.held else replace(e, held=mine) for e, mine in zip(entries, plain, strict=True)]
         if self.collectives is not None and self.begun:
-            self.collectives.used([entry.held for entry in entries])
-        tensors = [entry.held for entry in entries if isinstance(entry.held, torch.Tensor)]
-        try:
-            found = iter(values(tensors, self.devices))
-        except Unhashable:  # one of them: see below which
-            found = None
+            self.collectives.used(plain)
+        core = None if self.devices.used or self.promises is not None or self.keeper is not None else self.core
+        lane, phase = self.lane_number(), self.phase()
+        found: Iterator[int] | None = None
+        if core is None:
+            tensors = [one for one in plain if isinstance(one, torch.Tensor)]
+            with suppress(Unhashable):  # one of them: see below which
+                found = iter(values(tensors, self.devices))
         for entry in entries:
             held = entry.held
             if self.nonfinite is not None and not is_finite(held):
                 self.nonfinite.append(f"step {self.step}: {entry.name}")
+            is_state = entry.section in STATE_SECTIONS
+            if is_state and self.window is not None and isinstance(held, torch.Tensor):
+                self._state.append(held)
+            if core is not None and core.append_contract(lane, phase, entry):
+                continue
             place, flags = None, 0
             if isinstance(held, torch.Tensor):
                 spec, content = self.looks.spec(held), self.content(entry, held) if found is None else next(found)
@@ -337,9 +356,7 @@ class Session:
                     place = self.looks.memory.place(held)
             else:
                 spec, content, flags = self.strings.spec(type(held).__name__), cpu.of_text(repr(held)), OUTSIDE
-            row, is_state = self.contract_row(entry), entry.section in _STATE_SECTIONS
-            if is_state and self.window is not None and isinstance(held, torch.Tensor):
-                self._state.append(held)
+            row = self.contract_row(entry)
             if place is not None and self.assumes and self.devices.used:
                 was_looked_at(place)
             numbers = None if self.promises is None else self.promises.of(entry, self.strings.spec.strings[spec])
@@ -466,6 +483,8 @@ class Session:
         self._write_ready()
         with self.lock:
             self.looks.memory.close()
+        if self.core is not None:
+            self.core.end()
         if self.crumbs is not None:
             self.crumbs.close()
             self.crumbs = None

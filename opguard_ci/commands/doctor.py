@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> Result:
         "verdict": "ok",
         "environment": {"key": answers["observe"]["key"], "document": answers["observe"]["document"]},
         "profiles": answers,
+        "recorder": _recorder(answers["observe"]["not_compiled"]),
         "git": _git(),
         "gpu": [text for name, text in answers["observe"]["document"].items() if name.startswith("gpu.")],
         "servers": _servers(),
@@ -109,6 +111,12 @@ def _git() -> dict[str, Any]:
         return {"slug": error.slug, "message": error.message}
 
 
+def _recorder(not_compiled: str) -> dict[str, str]:
+    if not not_compiled:
+        return {"kind": "compiled"}
+    return {"kind": "python", "reason": not_compiled, "build": f"{sys.executable} -m opguard_ci.capture.native"}
+
+
 def _servers() -> list[dict[str, Any]]:
     from opguard_ci.worker.servers import list_servers
 
@@ -126,6 +134,11 @@ def _describe(document: Mapping[str, Any]) -> list[Line]:
     ):
         lines += field(label, ", ".join(_value(name, values[name]) for name in names if name in values))
     lines += field("gpu", "; ".join(clean(gpu) for gpu in document["gpu"]) or "none")
+    recorder = document["recorder"]
+    text = recorder["kind"]
+    if "reason" in recorder:
+        text += f", which is slower: {recorder['reason']}; {recorder['build']} builds the compiled one"
+    lines += field("recorder", clean(text, 2000))
     lines += _profiles(document["profiles"])
     lines += title("git")
     git = document["git"]

@@ -17,7 +17,9 @@ from opguard_ci.errors import OpguardError
 
 
 def ask(profiles: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Environment key, document and unmet pins of each profile; the processes run side by side."""
+    """Environment key, document and unmet pins of each profile, and why the recorder is not the compiled one, if it
+    is not. The processes run side by side.
+    """
     asked = {
         profile: subprocess.Popen(
             [sys.executable, "-m", "opguard_ci.commands.pinned", profile],
@@ -43,11 +45,13 @@ def ask(profiles: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def describe(profile: str) -> dict[str, Any]:
     """Pin this process and say what its environment is then."""
+    from opguard_ci.capture import native
     from opguard_ci.determinism.environment import environment_document, environment_key
 
     problems = apply(profile, compiles=False)
     document = environment_document()
-    return {"key": environment_key(document, profile), "document": document, "problems": problems}
+    key = environment_key(document, profile)
+    return {"key": key, "document": document, "problems": problems, "not_compiled": native.load()[1]}
 
 
 if __name__ == "__main__":

@@ -199,11 +199,11 @@ class Decoder:
 
 
 def _array(values: list[int], dtype: Any) -> pa.Array:
-    return pa.array(np.fromiter(values, dtype, len(values)))
+    return pa.array(np.asarray(values, dtype))
 
 
 def _nullable(ids: list[int]) -> pa.Array:
-    numbers = np.fromiter(ids, np.int32, len(ids))
+    numbers = np.asarray(ids, np.int32)
     absent = numbers == NULL
     return pa.array(numbers, mask=absent) if absent.any() else pa.array(numbers)
 

@@ -186,21 +186,20 @@ class _Lists:
 
 
 def _array(values: list[int]) -> Integers:
-    return np.fromiter(values, np.int64, len(values))
+    return np.asarray(values, np.int64)
 
 
 def _words(values: list[int]) -> Words:
-    return np.fromiter(values, np.uint64, len(values))
+    return np.asarray(values, np.uint64)
 
 
 def _hashed(ids: list[int], interner: Interner) -> Words:
     """The hash of each string, which does not depend on its number; 0 for none."""
-    hashes = {
-        number: xxhash.xxh3_64_intdigest(interner.strings[number].encode("utf-8", "surrogatepass"))
-        for number in set(ids) - {NULL}
-    }
-    hashes[NULL] = 0
-    return np.fromiter(map(hashes.__getitem__, ids), np.uint64, len(ids))
+    return interner.hashes(_hash)[_array(ids)]
+
+
+def _hash(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def _hex(data: bytes) -> str:

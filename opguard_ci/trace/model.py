@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 SCHEMA: Final = 1
 """Version of the manifest and of the event columns."""
@@ -45,11 +48,12 @@ HOST: Final = 4  # hands a value to Python (``item``, ``equal``)
 class Interner:
     """Strings by number, in order of first appearance."""
 
-    __slots__ = ("ids", "strings")
+    __slots__ = ("_hashes", "ids", "strings")
 
     def __init__(self, strings: list[str] | None = None) -> None:
         self.strings: list[str] = list(strings or ())
         self.ids: dict[str, int] = {text: number for number, text in enumerate(self.strings)}
+        self._hashes: npt.NDArray[np.uint64] = np.zeros(1, np.uint64)
 
     def __call__(self, text: str) -> int:
         """The number of ``text``, which is added if it is new."""
@@ -62,6 +66,14 @@ class Interner:
     def get(self, number: int) -> str | None:
         """The string of a number; None for ``NULL``."""
         return None if number < 0 else self.strings[number]
+
+    def hashes(self, hashed: Callable[[str], int]) -> npt.NDArray[np.uint64]:
+        """The hash of each string, worked out once, by its number; behind them, at ``NULL``, a 0."""
+        num_known = len(self._hashes) - 1
+        if num_known < len(self.strings):
+            fresh = np.array([*map(hashed, self.strings[num_known:]), 0], np.uint64)
+            self._hashes = np.concatenate([self._hashes[:-1], fresh])
+        return self._hashes
 
 
 @dataclass(slots=True)

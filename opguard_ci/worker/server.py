@@ -101,11 +101,13 @@ def preload(entry: str) -> None:
     import torch
     import torch._dynamo
 
+    from opguard_ci.capture import native
     from opguard_ci.determinism import environment, machine, portable  # noqa: F401
 
     assert torch.__version__
     if entry.startswith("opguard_ci."):
         importlib.import_module(entry.partition(":")[0])
+        native.load()
     machine.gpus()  # asked in a process of its own, and kept for the children
     # The finalizers of torch's operator libraries only tidy memory, and would cost each child 30 to 120 ms at its exit.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]

@@ -1,11 +1,16 @@
 """Measures a training step bare and under capture, and prints one JSON line.
 
-``python tests/benchmarks/capture.py [--workload cpu_small] [--rounds 7] [--steps 20]``
+``python tests/benchmarks/capture.py [--workload cpu_small] [--rounds 7] [--steps 20] [--modes bare,full]``
 
 A round is one forked child per mode, one after the other, so that a machine that slows down slows all modes. A child
 makes warm-up steps and then ``steps`` more; its figure is the time from the start of the first of these to the start of
 the step after the last one, so what capture does at the end of a step counts. Each mode's figure is the median over the
 rounds, and a ratio is the median of the rounds' own ratios.
+
+The modes: ``bare``; ``pass_through``, a dispatch mode that does nothing; capture at levels ``full``, ``op`` and
+``contract``; ``full_python`` and ``op_python``, the same by the Python recorder, without the compiled one; and
+``debug_mode``, torch's DebugMode with ``hash_tensor``. Also printed: the bytes of a trace per event, and how much more
+memory a child needs than the bare one at most.
 """
 
 from __future__ import annotations
@@ -16,26 +21,41 @@ if __name__ == "__main__":
     sys.path.pop(0)
 
 import argparse
+import gc
 import json
 import os
-import platform
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch._dynamo
+from torch.utils._debug_mode import DebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from opguard_ci.capture import native
 from opguard_ci.capture.run import execute
 from opguard_ci.worker.request import RunRequest
 from tests.benchmarks.data import workloads
+from tests.benchmarks.machine import machine
 
-MODES = ("bare", "full", "contract")
+MODES = ("bare", "pass_through", "full", "op", "full_python", "op_python", "contract", "debug_mode")
 WARM_UP = 3
+MB = 1 << 10  # of the kilobytes in which the system counts
+
+
+class PassThrough(TorchDispatchMode):
+    """Sees every operator and does nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def main() -> None:
@@ -44,21 +64,34 @@ def main() -> None:
     parser.add_argument("--workload", default="cpu_small", choices=("cpu_small", "cpu_medium"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--modes", default=",".join(MODES))
     options = parser.parse_args()
+    native.load()  # in the parent of all, whose heap is not looked at by the children, as in a server
+    gc.collect()
+    gc.freeze()
+    modes = options.modes.split(",")
     rounds = []
     for _ in range(options.rounds):
-        rounds.append({mode: child(options.workload, options.steps, mode) for mode in MODES})
-    line: dict[str, object] = {"workload": options.workload, "steps": options.steps, "rounds": options.rounds}
-    for mode in MODES:
-        line[f"{mode}_ms"] = round(statistics.median(one[mode] for one in rounds) * 1e3, 2)
-    for mode in MODES[1:]:
-        line[f"{mode}_ratio"] = round(statistics.median(one[mode] / one["bare"] for one in rounds), 2)
-    line |= {"threads": 1, "torch": torch.__version__, "python": platform.python_version(), "cpus": os.cpu_count()}
-    print(json.dumps(line))
+        rounds.append({mode: child(options.workload, options.steps, mode) for mode in modes})
+    line: dict[str, Any] = {"workload": options.workload, "steps": options.steps}
+    for mode in modes:
+        line[f"{mode}_ms"] = round(statistics.median(one[mode]["seconds"] for one in rounds) * 1e3, 2)
+    for mode in modes[1:]:
+        line[f"{mode}_ratio"] = round(
+            statistics.median(one[mode]["seconds"] / one["bare"]["seconds"] for one in rounds), 3
+        )
+    for mode in modes[1:]:
+        line[f"{mode}_extra_MB"] = max(one[mode]["memory"] - one["bare"]["memory"] for one in rounds) // MB
+    for mode in modes:
+        if "bytes" in rounds[0][mode]:
+            line[f"{mode}_bytes_per_event"] = round(rounds[0][mode]["bytes"] / rounds[0][mode]["events"], 1)
+    raw = [{mode: round(taken["seconds"] * 1e3, 2) for mode, taken in one.items()} for one in rounds]
+    line |= {"threads": 1, "compiled": native.load()[0] is not None} | machine()
+    print(json.dumps(line | {"rounds": raw}))
 
 
-def child(workload: str, steps: int, mode: str) -> float:
-    """Seconds per step of one mode, measured in a forked child."""
+def child(workload: str, steps: int, mode: str) -> dict[str, float]:
+    """What ``measure`` finds in a forked child."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -72,11 +105,12 @@ def child(workload: str, steps: int, mode: str) -> float:
     with os.fdopen(reader) as stream:
         text = stream.read()
     os.waitpid(pid, 0)
-    return float(json.loads(text))
+    found: dict[str, float] = json.loads(text)
+    return found
 
 
-def measure(workload: str, steps: int, mode: str) -> float:
-    """Seconds per step of one mode, measured in this process."""
+def measure(workload: str, steps: int, mode: str) -> dict[str, float]:
+    """Seconds per step of one mode in this process, its most memory in KB, and size and events of the trace."""
     starts: list[float] = []
 
     def train(mark: Callable[[int], object]) -> None:
@@ -86,16 +120,29 @@ def measure(workload: str, steps: int, mode: str) -> float:
             starts.append(time.perf_counter())
             step()
 
-    if mode == "bare":
-        train(lambda number: None)
-    else:
+    found: dict[str, float] = {}
+    level = mode.removesuffix("_python")
+    if level in ("full", "op", "contract"):
         globals()["train"] = train
+        if mode.endswith("_python"):
+            native.switch_off("measured without it")
         with tempfile.TemporaryDirectory() as folder:
             target = f"{__name__}:train"
-            request = RunRequest(target, cwd=folder, output=f"{folder}/trace", level=mode, profile="observe")
+            request = RunRequest(target, cwd=folder, output=f"{folder}/trace", level=level, profile="observe")  # type: ignore[arg-type]
             outcome = execute(request)
+            manifest = json.loads(Path(folder, "trace", "manifest.json").read_text())
         assert outcome["status"] == "ok", outcome
-    return (starts[-1] - starts[WARM_UP]) / steps
+        (events,) = manifest["objects"].values()
+        found |= {"bytes": events["bytes"], "events": events["events"]}
+    else:
+        with {"pass_through": PassThrough, "debug_mode": DebugMode}.get(mode, nullcontext)():
+            if mode == "debug_mode":
+                with DebugMode.log_tensor_hashes(hash_fn="hash_tensor"):
+                    train(lambda number: None)
+            else:
+                train(lambda number: None)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found | {"seconds": (starts[-1] - starts[WARM_UP]) / steps, "memory": memory}
 
 
 if __name__ == "__main__":

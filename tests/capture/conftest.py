@@ -19,6 +19,14 @@ def runner() -> Iterator[Runner]:
 
 
 @pytest.fixture(scope="session")
+def python_runner() -> Iterator[Runner]:
+    """As ``runner``, but without the compiled recorder."""
+    made = Runner(OPGUARD_NATIVE="0")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
 def strict_runner() -> Iterator[Runner]:
     """Runs targets under the profile ``strict``."""
     made = Runner("strict")
@@ -30,6 +38,12 @@ def strict_runner() -> Iterator[Runner]:
 def programs(runner: Runner, tmp_path: Path) -> Programs:
     """Programs of the test's own folder, under ``observe``."""
     return Programs(runner, tmp_path)
+
+
+@pytest.fixture
+def python_programs(python_runner: Runner, tmp_path: Path) -> Programs:
+    """Programs of the test's own folder, under ``observe``, all of whose calls the Python recorder records."""
+    return Programs(python_runner, tmp_path)
 
 
 @pytest.fixture

@@ -76,10 +76,12 @@ class Ran:
 class Runner:
     """Forks programs from one process that has imported torch."""
 
-    def __init__(self, profile: str = "observe") -> None:
+    def __init__(self, profile: str = "observe", **more: str) -> None:
+        """``more``: variables of the environment."""
         environment = {**os.environ, **profiles.environment_variables(profile), "PYTHONPATH": str(ROOT)}
         if profile == "observe":
             environment |= {"OMP_NUM_THREADS": "1"}
+        environment |= more
         self._profile = profile
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.capture.zygote"],

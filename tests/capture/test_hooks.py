@@ -286,9 +286,9 @@ def test_a_replayed_cuda_graph_ran_unseen(programs: Programs):
     assert "CUDAGraph.replay" in unseen
 
 
-def test_no_memory_for_a_fingerprint_leaves_a_tensor_unhashed(programs: Programs):
+def test_no_memory_for_a_fingerprint_leaves_a_tensor_unhashed(python_programs: Programs):
     """On the host and where tensors of a device share what they can: the run goes on, and coverage says so."""
-    ran = programs.run(
+    ran = python_programs.run(
         """
         import torch
         from opguard_ci.capture.fingerprint import cpu

@@ -25,6 +25,7 @@ def test_the_manifest_has_every_documented_key(programs: Programs):
         "environment",
         "profile",
         "level",
+        "recorder",
         "scheme",
         "ranks",
         "coverage",
@@ -124,10 +125,10 @@ def main():
 )
 @pytest.mark.parametrize("error", ["KeyError('defect')", "RecursionError()"])
 def test_a_defect_of_the_recorder_leaves_the_run_as_it_is(
-    module: str, owner: str, name: str, error: str, programs: Programs
+    module: str, owner: str, name: str, error: str, python_programs: Programs
 ):
     """The target computes what it would have, and coverage names the operators about which nothing is proved."""
-    ran = programs.run(BROKEN.format(module=module, owner=owner, name=name, error=error))
+    ran = python_programs.run(BROKEN.format(module=module, owner=owner, name=name, error=error))
     assert ran.ok, ran.answer
     assert ran.stdout == "[7.0, 7.0, 7.0]\n"
     unseen = " ".join(ran.manifest["coverage"]["unseen"])
@@ -171,9 +172,9 @@ def test_a_full_disk_ends_the_run_and_keeps_its_steps(programs: Programs):
     assert ran.stdout.split() == ["0", "1", "2", "3"]
 
 
-def test_out_of_memory_in_hashing_leaves_a_tensor_unhashed(programs: Programs):
+def test_out_of_memory_in_hashing_leaves_a_tensor_unhashed(python_programs: Programs):
     """The run goes on, and coverage says which operator."""
-    ran = programs.run(
+    ran = python_programs.run(
         """
         import numpy, torch
         def main():

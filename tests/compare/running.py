@@ -155,10 +155,10 @@ def _break(fault: Fault, tensors: list[torch.Tensor]) -> None:
         view[...] ^= word(1 << (8 * size - 1))
 
 
-def run(program: Program, fault: Fault | None = None, level: str = "full") -> MemoryTrace:
-    """One captured run from fixed seeds."""
+def run(program: Program, fault: Fault | None = None, level: str = "full", compiled: Any = None) -> MemoryTrace:
+    """One captured run from fixed seeds. ``compiled``: the module that records ordinary calls."""
     tables: list[StepTable] = []
-    session = Session("/nowhere", tables.append, level=level)
+    session = Session("/nowhere", tables.append, level=level, compiled=compiled)
     steps = Steps(session, None)
     torch.manual_seed(program.seed)
     try:

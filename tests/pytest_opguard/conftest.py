@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from opguard_ci.worker.servers import stop_servers
+from tests.conftest import with_the_compiled_recorder
 from tests.gitrepo import GitRepo
 
 _HELD = (
@@ -100,6 +101,7 @@ class Project:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("opguard")
     (folder / "home").mkdir()
+    with_the_compiled_recorder(folder / "cache")
     yield folder
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPGUARD_CACHE", str(folder / "cache"))

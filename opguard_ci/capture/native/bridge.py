@@ -1,0 +1,64 @@
+"""What the compiled recorder asks of the Python one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..call import Call
+from ..fingerprint import cpu
+from ..schema import OpInfo
+from ..text import Arguments, arguments
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+
+def text_and_marks(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[int]]:
+    """The text of a call, and how it treats its tensors."""
+    given = arguments(info, args, kwargs)
+    return given.text, given.marks
+
+
+def defect(session: Session, info: OpInfo, message: str) -> None:
+    """The compiled recorder failed on an operator."""
+    try:
+        raise RuntimeError(message)
+    except RuntimeError as error:
+        session.defect(info, error)
+
+
+def hand_over(
+    session: Session,
+    info: OpInfo,
+    given: tuple[str, list[torch.Tensor], list[int]],
+    place: tuple[int, int, int, int],
+    links: tuple[list[Any], ...],
+    state: int | None,
+    results: list[Any],
+) -> None:
+    """Finish a call in Python whose first half was recorded by the compiled recorder: an output is strange.
+
+    ``given``: text, tensors and their marks; ``place``: phase, flags, module, stack; ``links``: what was seen, reads,
+    places being written, versions; ``state``: of torch's default generator, for a random operator.
+    """
+    arguments_ = Arguments()
+    arguments_.text, arguments_.tensors, arguments_.marks = given
+    call = Call(session, info, arguments_)
+    seen, *others = links
+    call.resume(place, ([(*look[:3], _again(look[3])) for look in seen], *others), state)
+    with torch._C.DisableTorchFunction():
+        try:
+            call.after(tuple(results))
+        except Exception:
+            call.abandon()
+            raise
+
+
+def _again(look: tuple[int, int, int] | None) -> Any:
+    """How the Python recorder looks at the same bytes again. ``look``: address, size and salt."""
+    if look is None:
+        return None
+    address, nbytes, salt = look
+    return cpu.buffer(nbytes)(address), salt

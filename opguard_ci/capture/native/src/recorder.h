@@ -1,0 +1,204 @@
+// The recorder of ordinary calls: what recorder.py and call.py say, compiled.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <deque>
+#include <string>
+
+#include "memory.h"
+#include "rows.h"
+#include "values.h"
+
+namespace opguard {
+
+// From a backward node to the place of its forward operator, by sequence number.
+class Origins {
+ public:
+  void remember(int module, int stack);
+  const std::pair<int, int>* of_current_node() const;
+
+ private:
+  std::unordered_map<uint64_t, std::pair<int, int>> places_;
+  std::deque<uint64_t> order_;
+};
+
+// The text of calls of an operator that pass the same arguments but for tensors.
+struct Text {
+  py::object text;
+  int id = NULL_ID;
+};
+
+// The fixed facts about an operator; see schema.py.
+struct Info {
+  py::object python;
+  py::object name;
+  bool native = false;
+  bool writes = false, random = false, trusted = false;
+  int kind = 0, flags = 0, id = NULL_ID, num_calls = 0;
+  std::string crumb;
+  std::vector<int64_t> scratch_outputs;
+  std::vector<uint8_t> argument_marks;  // by schema
+  std::unordered_map<std::string, std::shared_ptr<Text>> texts;
+};
+
+// The fixed facts about tensors of a dtype and shape.
+struct Spec {
+  int id = NULL_ID;
+  bool all_weak = false;
+  std::vector<uint64_t> constants;
+};
+
+struct Look {
+  uint64_t value = 0;
+  const Spec* spec = nullptr;
+  Place place;
+  const void* again = nullptr;  // where the same bytes can be looked at again
+  bool by_links = false;        // they were not looked at
+};
+
+// What a thread is doing: the dictionaries that Python keeps for it.
+struct Thread {
+  py::dict lane;
+  py::list modules;
+};
+
+class Call;
+
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(py::object session, std::shared_ptr<Memory> memory, std::shared_ptr<Rows> rows, std::shared_ptr<Origins> origins);
+
+  // Record a call of an operator and make it; false if that is left to Python.
+  bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void begin_crumbs(const py::buffer& buffer);
+  // Append a contract value; false if that is left to Python.
+  bool append_contract(int lane, int phase, const py::object& entry);
+  // Let go of the session.
+  void end();
+
+ private:
+  friend class Call;
+
+  Info* ready(const c10::OperatorHandle& op, Thread*& here);
+  Info* describe(const c10::OperatorHandle& op);
+  void forget_threads();
+  Thread& thread();
+  bool is_ordinary(const at::Tensor& tensor);
+  const Spec& spec(const at::Tensor& tensor);
+  // base: what the tensor may be a view of; shown: what was seen of that.
+  Look at(const at::Tensor& tensor, const py::object& name, bool made, bool assume, const at::Tensor* base = nullptr, const Look* shown = nullptr);
+  Look beside(const at::Tensor& tensor, bool made);
+  uint64_t value(const at::Tensor& tensor, const py::object& name);
+  uint64_t salt(c10::ScalarType dtype);
+  bool assumes() const;
+  int num_calls(Info& info);
+  int phase(const Thread& thread);
+  int string_id(const char* table, const py::dict& ids, const py::object& text);
+  int module_id(const Thread& thread);
+  int stack_id();
+  int lane_number(const Thread& thread);
+  void defect(const Info& info, const std::exception& error);
+  void let_go();
+
+  static uint64_t next_number() {
+    static uint64_t last = 0;
+    return ++last;
+  }
+
+  struct SpecKey {
+    int dtype;
+    c10::SmallVector<int64_t, 6> shape;
+    bool operator==(const SpecKey& other) const { return dtype == other.dtype && shape == other.shape; }
+  };
+  struct SpecHash {
+    size_t operator()(const SpecKey& key) const {
+      size_t hash = static_cast<size_t>(key.dtype) + 1;
+      for (int64_t length : key.shape) hash = (hash ^ static_cast<size_t>(length)) * 0x9E3779B97F4A7C15u;
+      return hash;
+    }
+  };
+  struct StackHash {
+    size_t operator()(const std::vector<std::pair<void*, int>>& key) const {
+      size_t hash = key.size();
+      for (const auto& [code, lasti] : key)
+        hash = (hash ^ reinterpret_cast<size_t>(code) ^ (static_cast<size_t>(lasti) << 32)) * 0x9E3779B97F4A7C15u;
+      return hash;
+    }
+  };
+
+  py::object session_, looks_, stacks_, acquire_, release_, hand_over_, oracle_;
+  py::object state_sections_;
+  py::dict state_, devices_, module_ids_, op_ids_, args_ids_, key_ids_;
+  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<Rows> rows_;
+  std::shared_ptr<Origins> origins_;
+  Values values_;
+  std::unordered_map<const void*, std::unique_ptr<Info>> infos_;
+  std::vector<uint64_t> ordinary_;  // dispatch keys
+  std::unordered_map<SpecKey, Spec, SpecHash> specs_;
+  static constexpr size_t MAX_THREADS = 1024;
+  std::unordered_map<uint64_t, std::unique_ptr<Thread>> threads_;
+  size_t max_threads_ = MAX_THREADS;
+  std::unordered_map<void*, int> is_user_;  // by code object, which the session keeps
+  std::unordered_map<std::vector<std::pair<void*, int>>, int, StackHash> stack_ids_;
+  std::vector<std::pair<void*, int>> frames_;
+  std::array<uint64_t, static_cast<size_t>(c10::ScalarType::NumOptions)> salts_{};
+  const uint64_t number_ = next_number();
+  bool ended_ = false;
+  int num_running_ = 0;  // calls
+  char* crumbs_ = nullptr;
+  Py_buffer crumbs_buffer_{};
+};
+
+// One call, between its reads and its writes.
+class Call {
+ public:
+  Call(Core& core, Info& info, Thread& thread) : core_(core), info_(info), thread_(thread) {}
+
+  // Take the arguments apart; false if there is something strange among them.
+  bool parse(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  void before();
+  void after(const torch::jit::Stack& stack, size_t num_returns);
+  void abandon();
+
+ private:
+  struct Change {
+    Look look;
+    int slot, change;
+  };
+
+  bool add(const c10::IValue& argument, uint8_t mark, std::string& key);
+  std::shared_ptr<Text> text_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) const;
+  bool may_assume() const;
+  void spend() const;
+  void link_reads();
+  void verify_copied();
+  void look_at(const std::vector<const at::Tensor*>& made, const std::vector<int>& slots);
+  void look_again();
+  void link_writes();
+  void stop_writing();
+  int kind_of_copy(const std::vector<size_t>& changed, const std::vector<at::Tensor>& outputs) const;
+  void hand_over(const torch::jit::Stack& stack, size_t num_returns);
+  uint64_t generator_state();
+
+  Core& core_;
+  Info& info_;
+  Thread& thread_;
+  std::shared_ptr<Text> text_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<uint8_t> marks_;
+  std::vector<Look> seen_;
+  std::vector<ReadRow> reads_;
+  std::vector<std::pair<int64_t, int64_t>> versions_;  // of the regions that are read: version, operators writing
+  std::vector<RegionPtr> writing_;
+  std::vector<Change> changes_;
+  std::vector<std::pair<size_t, uint64_t>> suspects_;
+  std::vector<WriteRow> writes_;
+  Head head_{};
+};
+
+void bind_recorder(py::module_& module);
+
+}  // namespace opguard

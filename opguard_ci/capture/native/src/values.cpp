@@ -1,0 +1,186 @@
+#include "values.h"
+
+#include <Python.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+namespace opguard {
+
+namespace {
+
+constexpr size_t CHUNK = size_t(1) << 22;  // bytes of a strided tensor that are copied at a time
+constexpr int64_t TILE = 32;
+constexpr size_t MAX_PERMUTED = 4096;
+
+// Lets other threads of Python run while many bytes are read.
+class WithoutGil {
+ public:
+  explicit WithoutGil(size_t nbytes) : saved_(nbytes >= LARGE ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutGil() {
+    if (saved_ != nullptr) PyEval_RestoreThread(saved_);
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* saved_;
+};
+
+struct Axis {
+  int64_t length, source, target;  // strides in elements
+};
+using Axes = c10::SmallVector<Axis, 8>;
+
+struct Wide {
+  uint64_t low, high;
+};
+
+template <class T>
+void copy_plane(const T* source, T* target, const Axis& down, const Axis& across) {
+  for (int64_t i0 = 0; i0 < down.length; i0 += TILE)
+    for (int64_t j0 = 0; j0 < across.length; j0 += TILE)
+      for (int64_t j = j0; j < std::min(j0 + TILE, across.length); ++j)
+        for (int64_t i = i0; i < std::min(i0 + TILE, down.length); ++i)
+          target[i * down.target + j * across.target] = source[i * down.source + j * across.source];
+}
+
+// axes: outermost first; the last two are copied as a plane.
+template <class T>
+void copy_axes(const T* source, T* target, const Axis* axes, size_t count) {
+  if (count > 2) {
+    for (int64_t i = 0; i < axes[0].length; ++i)
+      copy_axes(source + i * axes[0].source, target + i * axes[0].target, axes + 1, count - 1);
+    return;
+  }
+  const Axis& across = axes[1];
+  if (across.source == 1 && across.target == 1) {
+    for (int64_t i = 0; i < axes[0].length; ++i)
+      std::memcpy(target + i * axes[0].target, source + i * axes[0].source, sizeof(T) * static_cast<size_t>(across.length));
+    return;
+  }
+  copy_plane(source, target, axes[0], across);
+}
+
+template <class T>
+void copy_elements(const char* source, char* target, Axes axes) {
+  // The axis that lies together in memory and the one that does in the copy make the plane.
+  if (axes.size() > 2 && axes.back().source != 1) {
+    auto together = std::find_if(axes.begin(), axes.end(), [](const Axis& axis) { return axis.source == 1; });
+    if (together != axes.end()) std::rotate(together, together + 1, axes.end() - 1);
+  }
+  while (axes.size() < 2) axes.insert(axes.begin(), Axis{1, 0, 0});
+  copy_axes(reinterpret_cast<const T*>(source), reinterpret_cast<T*>(target), axes.data(), axes.size());
+}
+
+// The elements in logical order. axes: outermost first, without their target strides.
+void gather(const char* source, char* target, at::IntArrayRef shape, at::IntArrayRef strides, size_t size) {
+  Axes axes;
+  int64_t target_stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] == 1) continue;
+    if (!axes.empty() && axes.front().length * axes.front().source == strides[i]) {
+      axes.front().length *= shape[i];
+    } else {
+      axes.insert(axes.begin(), Axis{shape[i], strides[i], target_stride});
+    }
+    target_stride *= shape[i];
+  }
+  switch (size) {
+    case 1: return copy_elements<uint8_t>(source, target, axes);
+    case 2: return copy_elements<uint16_t>(source, target, axes);
+    case 4: return copy_elements<uint32_t>(source, target, axes);
+    case 8: return copy_elements<uint64_t>(source, target, axes);
+    default: return copy_elements<Wide>(source, target, axes);
+  }
+}
+
+size_t count_of(at::IntArrayRef shape) {
+  size_t count = 1;
+  for (int64_t length : shape) count *= static_cast<size_t>(length);
+  return count;
+}
+
+// Hands out the elements in pieces of at most about CHUNK bytes.
+template <class Use>
+void pieces(const char* source, at::IntArrayRef shape, at::IntArrayRef strides, size_t size, char* buffer, const Use& use) {
+  const size_t nbytes = count_of(shape) * size;
+  if (nbytes <= CHUNK || shape.empty()) {
+    gather(source, buffer, shape, strides, size);
+    use(buffer, nbytes);
+    return;
+  }
+  const size_t row = nbytes / static_cast<size_t>(shape[0]);
+  const auto rows = static_cast<int64_t>(CHUNK / row);
+  const auto step = static_cast<int64_t>(size) * strides[0];
+  if (rows == 0) {
+    for (int64_t i = 0; i < shape[0]; ++i) pieces(source + i * step, shape.slice(1), strides.slice(1), size, buffer, use);
+    return;
+  }
+  c10::SmallVector<int64_t, 8> some(shape.begin(), shape.end());
+  for (int64_t first = 0; first < shape[0]; first += rows) {
+    some[0] = std::min(rows, shape[0] - first);
+    gather(source + first * step, buffer, some, strides, size);
+    use(buffer, row * static_cast<size_t>(some[0]));
+  }
+}
+
+uint64_t digest_of(const char* source, at::IntArrayRef shape, at::IntArrayRef strides, size_t size, char* buffer) {
+  const size_t nbytes = count_of(shape) * size;
+  const auto& hash = xxh3();
+  if (nbytes <= CHUNK) {
+    gather(source, buffer, shape, strides, size);
+    return hash.digest(buffer, nbytes);
+  }
+  void* state = hash.begin();
+  pieces(source, shape, strides, size, buffer, [&](const char* data, size_t length) { hash.update(state, data, length); });
+  return hash.finish(state);
+}
+
+}  // namespace
+
+uint64_t Values::of_memory(const void* data, size_t nbytes, uint64_t salt) {
+  const WithoutGil free(nbytes);
+  const uint64_t found = xxh3().digest(data, nbytes) ^ salt;
+  return found ? found : 1;
+}
+
+uint64_t Values::of_strided(const at::Tensor& tensor, const char* first, int64_t form, uint64_t salt) {
+  const auto shape = tensor.sizes(), strides = tensor.strides();
+  const size_t size = tensor.itemsize(), nbytes = tensor.nbytes();
+  size_t span = 1;
+  bool dense = true;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    span += static_cast<size_t>((shape[i] - 1) * strides[i]);
+    dense = dense && strides[i] != 0;
+  }
+  std::optional<Key> key;
+  if (dense && span * size == nbytes) {
+    {
+      const WithoutGil free(nbytes);
+      key = Key{xxh3().digest(first, nbytes), form};
+    }
+    auto known = permuted_.find(*key);
+    if (known != permuted_.end()) return known->second;
+  }
+  // Kept for the next one: to take and give back as much each time is to ask the system for it each time.
+  auto buffer = std::move(buffer_);
+  const size_t needed = std::min(nbytes, CHUNK);
+  if (buffer.size() < needed) buffer.resize(needed);
+  uint64_t found;
+  {
+    const WithoutGil free(nbytes);
+    found = digest_of(first, shape, strides, size, buffer.data()) ^ salt;
+  }
+  buffer_ = std::move(buffer);
+  if (!found) found = 1;
+  if (key) {
+    if (permuted_.size() > MAX_PERMUTED) permuted_.clear();
+    permuted_.emplace(*key, found);
+  }
+  return found;
+}
+
+}  // namespace opguard
