@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ..trace.model import UNREAD, Event
-from .arguments import changed_arguments, split_arguments
+from ..trace.model import STRIDED, UNREAD, Event
+from .arguments import argument_name, changed_arguments, split_arguments
 from .assumed import found_late, is_assumed, may_be_same_inputs
 from .cause import Cause
 from .pairs import Pairs, inputs_key
@@ -23,10 +23,19 @@ def of_kernel(pairs: Pairs, event: Event) -> Cause:
     if event.kind == "collective" or has_collectives(event):
         return Cause("collective", event, like=same, detail="same arguments and inputs in this rank; other output")
     if not is_assumed(event) and not is_assumed(same):
-        return Cause("kernel", event, like=same, detail="same operator, arguments and inputs; other output")
+        return Cause("kernel", event, like=same, detail=_layouts(event, same))
     detail = "same operator and arguments, and inputs that no recorded operator changed; other output"
     found = of_late_find(pairs, event, same)
     return found or Cause("kernel", event, like=same, detail=detail, one_of=("kernel", "overwritten"))
+
+
+def _layouts(event: Event, like: Event) -> str:
+    """What is the same, of two calls with other results; the same values may lie otherwise in memory."""
+    pairs = enumerate(zip(event.reads, like.reads, strict=False))
+    names = [argument_name(event.args, n) for n, (mine, other) in pairs if (mine.flags ^ other.flags) & STRIDED]
+    if not names:
+        return "same operator, arguments and inputs; other output"
+    return f"same operator, arguments and values, but another memory layout of {', '.join(names)}; other output"
 
 
 def has_collectives(event: Event) -> bool:

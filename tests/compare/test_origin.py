@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opguard_ci.compare import compare_traces
 from opguard_ci.compare.origin import Origins
 from opguard_ci.compare.traces import side_of
-from opguard_ci.trace.model import NO_VALUE, OVER, UNREAD, Event, StepTable, Write
+from opguard_ci.trace.model import NO_VALUE, OVER, STRIDED, UNREAD, Event, StepTable, Write
 from tests.strategies import traces
 
 from .build import SPEC, first, loss, op, read, trace, weak
@@ -128,3 +129,14 @@ def test_a_sum_in_another_order() -> None:
     assert first(candidate, reference) == ("inputs", 1, "candidate")
     shorter = trace([twos, op("add", [10, 12], [30]), loss(30)])
     assert first(reference, shorter) == ("missing", 0, "reference")
+
+
+def test_another_memory_layout() -> None:
+    """A kernel that gives other bits for the same values in another layout: that is said."""
+    runs = [trace([op("f", [read(10, flags)], [made]), loss(made)]) for flags, made in ((0, 20), (STRIDED, 21))]
+    found = compare_traces(*runs).first_divergence
+    assert found is not None
+    assert (found["cause"], found["detail"]) == (
+        "kernel",
+        "same operator, arguments and values, but another memory layout of t0; other output",
+    )
