@@ -178,6 +178,8 @@ def check(project: Project, job: Job, wanted: Wanted, *, repro: Path | None = No
     target = relative_target(job.target, job.cwd, str(project.root))
     file = project.commits.places.file(job)
     facts = {"file": file and os.path.relpath(file, project.root), "profile": project.commits.places.profile(job)}
+    if (job.from_step, job.to_step) != (None, None):
+        document["window"] = {"from": job.from_step, "to": job.to_step}
     return Checked(job.target, {"recipe": recipe, "target": target, **document, **facts, "environment": key})
 
 

@@ -277,6 +277,7 @@ class _Bisection:
             "divergence": explained.get("first_divergence"),
             "subjects": self._subjects([*outcome.candidates, *(str(t["commit"]) for t in transitions)]),
             "notes": [*self._notes, *explained.get("notes", ())],
+            **{name: explained[name] for name in ("reproducer",) if name in explained},
         }  # fmt: skip
 
     def _explain(self, culprit: str, parent: str, pool: ThreadPoolExecutor) -> dict[str, Any]:

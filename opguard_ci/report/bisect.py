@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -47,6 +48,8 @@ def render_bisect(document: Mapping[str, Any]) -> tuple[Line, ...]:
     lines += items([clean(note) for note in document.get("notes") or ()])
     if document.get("first_bad"):
         lines += field("next", f"git show {_short(document['first_bad'])}")
+    if document.get("reproducer"):
+        lines += field("", f"python {shlex.quote(clean(document['reproducer']))}/repro.py")
     return tuple(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from opguard_ci.capture.window import Window
 from opguard_ci.report.allowances import allowance_sentences, allowed_words
 from opguard_ci.report.attribution import said
 from opguard_ci.report.bisect import render_bisect
@@ -78,7 +79,13 @@ def reason(result: Result) -> str:
         return f"the environment changed {said(parts, 'environment')}"
     if result["verdict"] == "no-reference":
         return clean((result.get("notes") or [""])[0])
-    return allowed_words(result)
+    return ", ".join(filter(None, [allowed_words(result), _window_words(result)]))
+
+
+def _window_words(result: Result) -> str:
+    """In which steps alone operators were looked at; empty where in all."""
+    window = result.get("window")
+    return f"operators {Window(window['from'], window['to'])} only" if window else ""
 
 
 def failed(result: Result, strict: bool = False) -> bool:

@@ -24,7 +24,7 @@ class Checkout:
 
 def find_checkout(folder: Path) -> Checkout:
     """The checkout that ``folder`` lies in. A run needs none, so whatever is wrong with git is no error here."""
-    from opguard_ci.worker.edits import edits_of, edits_outside
+    from opguard_ci.worker.edits import edits_of, edits_outside, without_reports
     from opguard_ci.worker.git import Repository
 
     try:
@@ -32,16 +32,11 @@ def find_checkout(folder: Path) -> Checkout:
     except UsageError:
         return Checkout(edits=edits_outside(folder))
     with repository:
-        root = str(repository.root)
+        root = repository.root
         try:
             head = repository.head()
-            changed = [path for path in repository.dirty() if not _is_in_a_trace(repository.root, path)]
+            changed = without_reports(root, map(os.fsdecode, repository.dirty()))
             commit = f"{head}+dirty" if changed else head
-            return Checkout(root, commit, repository.tree(head), edits_of(repository, changed))
+            return Checkout(str(root), commit, repository.tree(head), edits_of(repository, changed))
         except UsageError:
-            return Checkout(root)
-
-
-def _is_in_a_trace(root: Path, path: bytes) -> bool:
-    """Whether a changed file is part of a trace: those that earlier runs left in the checkout change no run."""
-    return (root / os.fsdecode(path)).with_name("events-0.arrows").exists()
+            return Checkout(str(root))

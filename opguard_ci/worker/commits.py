@@ -22,7 +22,7 @@ from opguard_ci.config import Config
 from opguard_ci.errors import UntestableError, UsageError
 from opguard_ci.worker import client
 from opguard_ci.worker.cache import cache_folder
-from opguard_ci.worker.edits import edits_of
+from opguard_ci.worker.edits import edits_of, without_reports
 from opguard_ci.worker.git import Repository
 from opguard_ci.worker.identity import DEFAULT_ENTRY, code_stamp
 from opguard_ci.worker.kept import Runs
@@ -113,14 +113,16 @@ class Commits:
         request = self._request(job, self._new_folder(), job.cwd, str(self.repository.root), job.target)
         if not changed:
             return replace(request, commit=head)
-        edits = edits_of(self.repository, map(os.fsencode, changed))
+        edits = edits_of(self.repository, changed)
         return replace(request, commit=f"{head}+dirty", edits=edits)
 
     def changed(self) -> list[str]:
-        """Paths of the working tree that differ from its commit, but for goldens and Python's own ``__pycache__``."""
+        """Paths of the working tree that differ from its commit, but for goldens, Python's own ``__pycache__``, and
+        traces and reproducers that earlier runs left.
+        """
         golden = os.path.normpath(self.config.golden) + os.sep
-        paths = map(os.fsdecode, self.repository.dirty())
-        return [p for p in paths if not p.startswith(golden) and "__pycache__" not in Path(p).parts]
+        paths = [path for path in map(os.fsdecode, self.repository.dirty()) if not path.startswith(golden)]
+        return without_reports(self.repository.root, (p for p in paths if "__pycache__" not in Path(p).parts))
 
     def server(self, job: Job, instance: int = 0) -> Server:
         """The fork server of the job's profile, started with the project's variables."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +16,15 @@ _MAX_FILES: Final = 5000
 _SKIPPED: Final = frozenset(("__pycache__", "node_modules", "site-packages"))
 
 
-def edits_of(repository: Repository, paths: Iterable[bytes]) -> str | None:
+def edits_of(repository: Repository, paths: Iterable[str]) -> str | None:
     """A digest of the given changed paths of a working tree; None if there is none that is code.
 
     Tracked files count, and untracked ones of Python; other untracked files come and go beside the code.
     """
     tracked = repository.require("ls-files", "-z", "--full-name", "--", ":/").split(b"\0")
-    kept = set(tracked)
-    code = sorted(path for path in paths if path in kept or _is_code(repository.root / os.fsdecode(path)))
-    return _digest((os.fsdecode(path), repository.root / os.fsdecode(path)) for path in code) if code else None
+    kept = set(map(os.fsdecode, tracked))
+    code = sorted(path for path in paths if path in kept or _is_code(repository.root / path))
+    return _digest((path, repository.root / path) for path in code) if code else None
 
 
 def edits_outside(folder: Path) -> str | None:
@@ -42,9 +43,18 @@ def _python_files(folder: Path) -> Iterator[Path]:
         yield from (file for name in sorted(names) if _is_code(file := Path(place, name)))
 
 
+def without_reports(root: Path, paths: Iterable[str]) -> list[str]:
+    """Paths below ``root`` without those of traces and reproducers, which earlier runs left and which change no run."""
+    is_report = cache(_is_report)
+    return [path for path in paths if not is_report((root / path).parent)]
+
+
+def _is_report(folder: Path) -> bool:
+    return (folder / "events-0.arrows").exists() or any(folder.glob("*-before.safetensors"))
+
+
 def _is_code(file: Path) -> bool:
-    """Whether a file is Python and not a reproducer that `--repro` left."""
-    return file.suffix == ".py" and not any(file.parent.glob("*-before.safetensors"))
+    return file.suffix == ".py" and not _is_report(file.parent)
 
 
 def _digest(files: Iterable[tuple[str, Path]]) -> str:

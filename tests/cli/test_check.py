@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -247,3 +249,16 @@ def test_traces_of_a_changed_tree_are_known_again(repo: Guarded, tmp_path: Path)
     assert document["first_divergence"]["tensors"]
     repo.net(eps="1e-1")
     assert opguard_json(*words, cwd=repo.dir)[1]["error"]["slug"] == "cannot-run-again"
+
+
+def test_a_reproducer_in_a_window(repo: Guarded) -> None:
+    """Zoom and script come from runs with the window of the check; what it leaves in the checkout is no change."""
+    words = ["check", "--reference", "HEAD~1", "--from-step", "0", "--to-step", "0", "--repro", "repro"]
+    code, document = opguard_json(*words, cwd=repo.dir)
+    (result,) = document["results"]
+    assert (code, result["window"]) == (1, {"from": 0, "to": 0})
+    assert result["first_divergence"]["tensors"]
+    script = [sys.executable, Path(result["reproducer"], "repro.py")]
+    done = subprocess.run(script, cwd=repo.dir, capture_output=True, text=True)
+    assert "the candidate's call here, and recorded: equal" in done.stdout, done.stderr
+    assert "HEAD" not in result["command"] and not any("has changes" in note for note in result["notes"])
