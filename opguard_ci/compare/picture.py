@@ -8,13 +8,14 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from ..trace.model import PHASES, Event
 from .align import Alignment, align
 from .hashes import Words
+from .ranks import DistributedTrace, OneRank
 from .traces import TraceLike, side_of
 from .values import base_name, written
 
@@ -37,8 +38,11 @@ def picture(reference: TraceLike, candidate: TraceLike, divergence: Mapping[str,
     """
     found = strips(reference.manifest, candidate.manifest)
     at_contract = "contract" in (_level(reference), _level(candidate))
-    if divergence is None or "event" not in divergence or divergence.get("rank") or at_contract:
+    if divergence is None or "event" not in divergence or at_contract:
         return {**found, "operators": None}
+    if reference.manifest.get("ranks", 1) > 1:  # the operators are those of the rank that is named
+        both = (cast("DistributedTrace", trace) for trace in (reference, candidate))
+        reference, candidate = (OneRank(trace, divergence["rank"]) for trace in both)
     return {**found, "operators": operators(reference, candidate, divergence)}
 
 

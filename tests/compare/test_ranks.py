@@ -8,6 +8,7 @@ import pytest
 
 from opguard_ci.compare import compare_traces
 from opguard_ci.compare.collectives import Together, members
+from opguard_ci.compare.picture import picture
 from opguard_ci.compare.traces import side_of
 from opguard_ci.compare.verdict import Verdict
 from opguard_ci.errors import IncomparableError
@@ -200,6 +201,16 @@ def test_what_a_compiled_graph_received_is_no_kernel() -> None:
     assert said(verdict) == ("kernel", 1, [1], [0], "aten.mul.default")
     assert "Rank 0 only received it, through inductor.forward in step 0." in verdict.notes
     assert said(compare(ranks(30, 40, 50), ranks(30, 41, 51)))[0] == "collective"
+
+
+def test_the_picture_shows_the_rank_that_is_named() -> None:
+    """Its operators, around the divergence; the strips are those of all ranks."""
+    sides = [Distributed([trace(step_of(20)), trace(step_of(30, 11, end=end))]) for end in (50, 51)]
+    found = compare_traces(*sides).first_divergence  # type: ignore[arg-type]
+    assert found is not None
+    drawn = picture(*sides, found)  # type: ignore[arg-type]
+    (here,) = [row for row in drawn["operators"]["rows"] if row["here"]]
+    assert (found["rank"], here["state"], here["candidate"]["op"]) == (1, "result", "aten.exp.default")
 
 
 def test_other_numbers_of_ranks_cannot_be_compared() -> None:
