@@ -127,7 +127,9 @@ class _Draws:
         self.list = self.live
 
     def context(self, event: Event) -> tuple[object, ...]:
-        """What surrounds a draw: its module, the operators before and after it, and the first one that reads it."""
+        """What surrounds a draw: its line of source, its module, the operators before and after it, and the first one
+        that reads it.
+        """
         view = self._side.view(event.step)
         readers = view.link_rows[view.arrays.writers == event.index]
         readers = readers[view.is_op[readers] & (readers > view.row(event))]
@@ -136,10 +138,16 @@ class _Draws:
             after = None
         return (
             _place(view.event(int(readers[0]))) if len(readers) else None,
+            _source(event),
             event.module,
             before and (before.op, before.module),
             after and (after.op, after.module),
         )
+
+
+def _source(event: Event) -> list[str]:
+    """Function and text of the innermost line of the user's; not its number, which moves when others are edited."""
+    return (event.stack or "").partition("\n")[0].split("\t")[2:]
 
 
 def live_draws(made: Sequence[Event], states: Iterable[int]) -> list[Event]:

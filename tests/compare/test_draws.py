@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,3 +139,18 @@ def test_same_draws_look_at_states_and_results() -> None:
     one, two = op("rand", [], [20], draw=(1, 2)), op("rand", [], [21], draw=(5, 6))
     assert same_draws([one, two], [two, one])
     assert not same_draws([one], [op("rand", [], [22], draw=(1, 2))])
+
+
+def test_of_equal_draws_the_line_of_source_tells_which_is_new() -> None:
+    """A loop over another loader draws as the loop that was there; its line moved, and is known by its text."""
+
+    def drawn(before: int, after: int, line: int, text: str) -> Event:
+        made = op("random_", [], [100 + after], draw=(before, after))
+        return replace(made, stack=f"train.py\t{line}\ttrain\t{text}")
+
+    reference = [drawn(1, 2, 7, "it = iter(loader)"), contract("rng", "cpu", 2)]
+    candidate = [drawn(1, 2, 7, "for x in valid:"), drawn(2, 3, 9, "it = iter(loader)"), contract("rng", "cpu", 3)]
+    change = _change(reference, candidate)
+    assert _where(change) == ("inserted", 0, "candidate")
+    assert change is not None and [event and event.index for event in change.shifted] == [0, 1]
+    assert _where(_change(candidate, reference)) == ("missing", 0, "reference")
