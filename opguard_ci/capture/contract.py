@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -17,8 +16,7 @@ _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 Held = torch.Tensor | int | float | complex | bool | str | bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One value of the contract."""
 
     section: str  # loss, parameter, buffer, optimizer, gradient, rng, value, final

@@ -43,11 +43,17 @@ class LastSeen:
             return
         with quiet(), session.lock:
             self._values, self._tensors = [], []
+            core = session.core if session.sees_operators and not session.devices.used else None
             for entry in entries:
-                bare = Entry(entry.section, entry.name, _NOTHING, entry.key)
+                bare = entry._replace(held=_NOTHING)
                 if not isinstance(entry.held, torch.Tensor):
                     spec = session.strings.spec(type(entry.held).__name__)
                     self._values.append((bare, spec, None, cpu.of_text(repr(entry.held))))
+                    continue
+                lies = None if core is None else core.lies(entry.held)
+                if lies is not None:
+                    self._values.append((bare, *lies, NO_VALUE))
+                    self._tensors.append(weakref.ref(entry.held))
                     continue
                 held: Any = unwrapped(entry.held)
                 value = NO_VALUE if session.sees_operators else session.content(entry, held)
@@ -68,8 +74,10 @@ class LastSeen:
         """Append one event per value, as recorded operators left it."""
         session = self._session
         with session.lock:
+            lane, phase = session.lane_number(), session.phase()
             for entry, spec, place, value in self._values if not session.over else ():
-                session.link(functools.partial(self._append, session.contract_row(entry), spec, place, value))
+                row = session.contract_row(lane, phase, entry)
+                session.link(functools.partial(self._append, row, spec, place, value))
 
     def _append(self, row: tuple[int, ...], spec: int, place: Place | None, value: int) -> None:
         if value == NO_VALUE and place is not None:

@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -330,7 +329,7 @@ class Session:
 
     def _record_contract(self, entries: list[Entry]) -> None:
         plain = [unwrapped(entry.held) for entry in entries]
-        entries = [e if mine is e.held else replace(e, held=mine) for e, mine in zip(entries, plain, strict=True)]
+        entries = [e if mine is e.held else e._replace(held=mine) for e, mine in zip(entries, plain, strict=True)]
         if self.collectives is not None and self.begun:
             self.collectives.used(plain)
         core = None if self.devices.used or self.promises is not None or self.keeper is not None else self.core
@@ -356,7 +355,7 @@ class Session:
                     place = self.looks.memory.place(held)
             else:
                 spec, content, flags = self.strings.spec(type(held).__name__), cpu.of_text(repr(held)), OUTSIDE
-            row = self.contract_row(entry)
+            row = self.contract_row(lane, phase, entry)
             if place is not None and self.assumes and self.devices.used:
                 was_looked_at(place)
             numbers = None if self.promises is None else self.promises.of(entry, self.strings.spec.strings[spec])
@@ -364,12 +363,12 @@ class Session:
             if self.keeper is not None:
                 self.keeper.saw_entry(held)
 
-    def contract_row(self, entry: Entry) -> tuple[int, ...]:
+    def contract_row(self, lane: int, phase: int, entry: Entry) -> tuple[int, ...]:
         """The columns of a contract value's event, but for what it reads."""
         strings = self.strings
         key = NULL if entry.key is None else strings.key(entry.key)
-        names = (strings.op(entry.section), strings.args(entry.name))
-        return (self.lane_number(), self.phase(), _CONTRACT, *names, NULL, NULL, key, 0, NULL, 0, 0)
+        op, name = strings.op(entry.section), strings.args(entry.name)
+        return (lane, phase, _CONTRACT, op, name, NULL, NULL, key, 0, NULL, 0, 0)
 
     def content(self, entry: Entry, held: torch.Tensor) -> int:
         """The value of a contract's tensor; 0, and a note, if it has none."""

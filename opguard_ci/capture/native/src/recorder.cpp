@@ -100,6 +100,13 @@ py::object as_python(const c10::Argument& argument, const c10::IValue& value) {
 
 }  // namespace
 
+// As Python knows it.
+py::object place_of(const Place& place) {
+  if (!place.region) return py::none();
+  const Geometry& geometry = place.geometry;
+  return py::make_tuple(place.region, tuple_of(geometry), geometry.lo, geometry.hi, place.dense);
+}
+
 // Origins
 
 void Origins::remember(int module, int stack) {
@@ -498,6 +505,11 @@ bool Core::append_contract(int lane, int phase, const py::object& entry) {
   return true;
 }
 
+py::object Core::lies(const at::Tensor& tensor) {
+  if (!is_ordinary(tensor)) return py::none();
+  return py::make_tuple(spec(tensor).id, place_of(memory_->place(tensor, false)));
+}
+
 int Core::string_id(const char* table, const py::dict& ids, const py::object& text) {
   PyObject* known = item(ids, text.ptr());
   if (known != nullptr) return static_cast<int>(PyLong_AsLong(known));
@@ -853,18 +865,15 @@ int Call::kind_of_copy(const std::vector<size_t>& changed, const std::vector<at:
 
 // An output is strange: Python goes on from here.
 void Call::hand_over(const torch::jit::Stack& stack, size_t num_returns) {
-  const auto none = [](const Look& look) { return !look.place.region; };
   py::list tensors, seen, reads, writing, versions, results;
   for (const auto& tensor : tensors_) tensors.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)));
   for (size_t n = 0; n < seen_.size(); ++n) {
     const Look& look = seen_[n];
-    const Geometry& geometry = look.place.geometry;
-    py::object place = none(look) ? py::object(py::none())
-                                  : py::make_tuple(look.place.region, tuple_of(geometry), geometry.lo, geometry.hi, look.place.dense);
+    const py::object place = place_of(look.place);
     const auto address = reinterpret_cast<uintptr_t>(look.again);
     py::object again = address ? py::make_tuple(address, tensors_[n].nbytes(), core_.salt(tensors_[n].scalar_type())) : py::object(py::none());
     seen.append(py::make_tuple(look.value, look.spec->id, place, again));
-    if (!none(look) && marks_[n] && marks_[n] != SCRATCH) writing.append(place);
+    if (look.place.region && marks_[n] && marks_[n] != SCRATCH) writing.append(place);
     const ReadRow& row = reads_[n];
     reads.append(py::make_tuple(row.value, row.spec, row.flags, py::tuple(py::cast(row.writers))));
     versions.append(py::make_tuple(versions_[n].first, versions_[n].second));
@@ -975,6 +984,7 @@ void bind_recorder(py::module_& module) {
       .def(py::init<py::object, std::shared_ptr<Memory>, std::shared_ptr<Rows>, std::shared_ptr<Origins>>())
       .def("begin_crumbs", &Core::begin_crumbs)
       .def("append_contract", &Core::append_contract)
+      .def("lies", &Core::lies)
       .def("enter", [](std::shared_ptr<Core> core, const py::object& mode) { enter(mode, std::move(core)); })
       .def("leave", [](const std::shared_ptr<Core>&, const py::object& mode) { leave(mode); })
       .def("end", &Core::end);

@@ -75,6 +75,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void begin_crumbs(const py::buffer& buffer);
   // Append a contract value; false if that is left to Python.
   bool append_contract(int lane, int phase, const py::object& entry);
+  // The number of a tensor's spec, and its place; None if that is left to Python.
+  py::object lies(const at::Tensor& tensor);
   // Let go of the session.
   void end();
 
