@@ -119,3 +119,17 @@ def test_every_operator_is_drawn_once(reference: list[Any], candidate: list[Any]
         wanted = [event.index for event in events if event.kind not in ("view", "alloc", "contract")]
         found = [row["args"]["event"] for row in rows if row["pid"] == process and "event" in row.get("args", {})]
         assert sorted(found) == wanted
+
+
+def test_ranks_are_processes_of_their_own() -> None:
+    """A pair for each rank; the divergence is marked in the one that is named."""
+    good = trace([op("f", [10], [20], extra="eps=1"), loss(20)])
+    bad = trace([op("f", [10], [21], extra="eps=2"), loss(21)])
+    document = compare_traces(good, bad).to_json()
+    document["first_divergence"]["rank"] = 1
+    ranks = [timeline.timeline(good, good, None), timeline.timeline(good, bad, document["first_divergence"])]
+    rows: Rows = json.loads(perfetto(document, ranks))["traceEvents"]
+    require_form(rows)
+    names = [row["args"]["name"] for row in rows if row["name"] == "process_name"]
+    assert names == ["reference, rank 0", "candidate, rank 0", "reference, rank 1", "candidate, rank 1"]
+    assert [row["pid"] for row in rows if row["ph"] == "i"] == [3, 4]
