@@ -12,7 +12,7 @@ from .contract import Difference
 from .draws import DrawChange, draw_change
 from .foreign import behind_departure, in_reference, is_old, of_hidden_write, of_leaf
 from .host import through_host
-from .operands import missing, missing_before, of_contract, of_operand
+from .operands import is_gone, missing, missing_before, of_contract, of_operand
 from .origin import Origin
 from .pairs import Pairs
 from .side import Side
@@ -123,7 +123,7 @@ class Judge:
             or of_operand(self.pairs, event, theirs)
         )
         if found is not None:
-            return found
+            return self._with_what_is_gone(found, theirs)
         if leaf is not None and (like is not None or not is_old(self.pairs, event, leaf)):
             return of_leaf(self.pairs, event, leaf)
         return of_late_find(self.pairs, event, like) or self._of_code(event, like)
@@ -175,6 +175,27 @@ class Judge:
         block = [e for e in _feeding(event, after) if e.phase == event.phase] or [event]
         return Cause("code", block[0], like=like, computes=event, before=tuple(before), after=tuple(after) or (event,))
 
+    def _with_what_is_gone(self, cause: Cause, theirs: list[Origin]) -> Cause:
+        """Other arguments are other code where the reference did more at that place first, as counting batches in
+        training, or another optimizer's average.
+        """
+        event, like = cause.event, cause.like
+        if cause.cause != "arguments" or like is None:
+            return cause
+        gone = [
+            origin.event
+            for origin in theirs
+            if origin.leaf is None
+            and origin.index < like.index
+            and _where(origin.event) == _where(like)
+            and is_gone(self.pairs, origin.event)
+        ]
+        if not gone:
+            return cause
+        names = ", ".join(dict.fromkeys(base_name(e.op) for e in gone))
+        detail = f"{names} left out before it; {cause.detail}"
+        return Cause("code", event, like=like, detail=detail, computes=event, before=(*gone, like), after=(event,))
+
     def earlier_alike(self, cause: Cause) -> Cause:
         """The same cause at the same operator in an earlier step, where it did not reach the contract yet."""
         event = cause.event
@@ -189,6 +210,10 @@ class Judge:
                 if found is not None and found.cause == cause.cause:
                     return found
         return cause
+
+
+def _where(event: Event) -> tuple[object, ...]:
+    return event.step, event.phase, event.module
 
 
 def _is_set_by_python(origin: Origin) -> bool:

@@ -43,10 +43,20 @@ def _same_call(pairs: Pairs, event: Event, theirs: list[Origin]) -> Event | None
     return like if like is not None and (found is None or not _is_clean(pairs, found)) else found
 
 
+def is_gone(pairs: Pairs, other: Event) -> bool:
+    """Whether the candidate makes no such call as one of the reference, also not on something else."""
+    return other.kind == "op" and _is_left_out(pairs, other) and not _spare(pairs, other)
+
+
 def _has_twin(pairs: Pairs, event: Event) -> bool:
     """Whether the candidate makes one more call like this one that has no counterpart: their order is another."""
-    spare = pairs.unmatched(event.step).by_operator.get(event.op, ())
-    return any(e is not event and place(e) == place(event) and pairs.like(e) is None for e in spare)
+    return any(e is not event for e in _spare(pairs, event))
+
+
+def _spare(pairs: Pairs, call: Event) -> list[Event]:
+    """The candidate's calls like one of either run that have no counterpart."""
+    found = pairs.unmatched(call.step).by_operator.get(call.op, ())
+    return [e for e in found if place(e) == place(call) and pairs.like(e) is None]
 
 
 def _is_clean(pairs: Pairs, other: Event) -> bool:

@@ -366,6 +366,14 @@ RULES: dict[str, Rule] = {
         diverged("arguments", 0),
         _set(judge, "joined", lambda pairs, ours, theirs: ours),
     ),
+    "11: arguments are code where the reference did more at that place before": Rule(
+        _pair(
+            [op("add_", [12], [13]), op("norm", [10], [20], extra="training=True"), loss(20), loss(13)],
+            [op("norm", [10], [21], extra="training=False"), loss(21), loss(12)],
+        ),
+        diverged("code", 0),
+        _set(judge, "is_gone", lambda *args: False),
+    ),
     "10: what the reference did in an earlier step is missing": Rule(
         _pair(
             [[op("in", [], [10]), op("up", [10], [20])], [op("f", [20], [30]), loss(30)]],
