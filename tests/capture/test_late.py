@@ -42,6 +42,7 @@ def main():
 """
 
 MEMORY = """
+import ctypes
 import numpy as np
 import torch
 
@@ -60,7 +61,7 @@ def main(mark):
         state.numpy()[500] = step + 0.5
         z = state[400:600] + state[:200]
         fresh = torch.empty(64)
-        fresh.numpy()[:] = step
+        ctypes.memset(fresh.data_ptr(), step + 60, 256)
         w = fresh.exp()
         torch.ones(64).resize_(80)
         y.contiguous()[::2, ::3].mul_(2)
@@ -211,6 +212,32 @@ def test_late_values_give_the_same_trace(name: str, level: str, programs: Progra
     assert len(pairs) == len(set(values)) == len(set(late_values))
     assert at_once.manifest["scheme"] == cpu.SCHEME
     assert late.manifest["scheme"] == f"{cpu.SCHEME}+{mix64.SCHEME}"
+
+
+ARRIVES = """
+        if step == 1:
+            import gc
+            from opguard_ci.capture.fingerprint.cuda import DeviceFingerprints
+            for held in gc.get_objects():
+                if isinstance(held, DeviceFingerprints):
+                    held.used = True
+"""
+
+
+@pytest.mark.parametrize("name", ["looks", "memory"])
+def test_a_device_may_come_into_use_at_any_time(name: str, programs: Programs):
+    """From there on links of the host's memory are worked out late too; a look may be made that was not needed."""
+    source = PROGRAMS[name].replace("        poke(kept)\n", "")  # found earlier by a look that was not needed
+    at_once = programs.run(source, level="op")
+    late = programs.run(source.replace("        mark(step)\n", f"        mark(step)\n{ARRIVES}", 1), level="op")
+    assert late.ok, late.answer
+    assert not late.answer["coverage"]["unseen"]
+    for mine, theirs in zip(at_once.events(), late.events(), strict=True):
+        assert (mine.op, mine.step, mine.args, mine.writes) == (theirs.op, theirs.step, theirs.args, theirs.writes)
+        for left, right in zip(mine.reads, theirs.reads, strict=True):
+            assert (left.value, left.spec, left.writers) == (right.value, right.spec, right.writers)
+            assert left.flags & ~ASSUMED == right.flags & ~ASSUMED
+            assert left.flags & (ASSUMED | OVER) or not right.flags & ASSUMED
 
 
 COUNTING = """
