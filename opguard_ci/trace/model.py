@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 SCHEMA: Final = 1
 """Version of the manifest and of the event columns."""
@@ -53,7 +54,7 @@ class Interner:
     def __init__(self, strings: list[str] | None = None) -> None:
         self.strings: list[str] = list(strings or ())
         self.ids: dict[str, int] = {text: number for number, text in enumerate(self.strings)}
-        self._hashes: npt.NDArray[np.uint64] = np.zeros(1, np.uint64)
+        self._hashes: npt.NDArray[np.uint64] | None = None
 
     def __call__(self, text: str) -> int:
         """The number of ``text``, which is added if it is new."""
@@ -69,11 +70,14 @@ class Interner:
 
     def hashes(self, hashed: Callable[[str], int]) -> npt.NDArray[np.uint64]:
         """The hash of each string, worked out once, by its number; behind them, at ``NULL``, a 0."""
-        num_known = len(self._hashes) - 1
+        import numpy as np  # manifests are read, and compared, without it
+
+        known = np.zeros(1, np.uint64) if self._hashes is None else self._hashes
+        num_known = len(known) - 1
         if num_known < len(self.strings):
             fresh = np.array([*map(hashed, self.strings[num_known:]), 0], np.uint64)
-            self._hashes = np.concatenate([self._hashes[:-1], fresh])
-        return self._hashes
+            known = self._hashes = np.concatenate([known[:-1], fresh])
+        return known
 
 
 @dataclass(slots=True)
