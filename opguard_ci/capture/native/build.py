@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -113,13 +114,20 @@ def _units(folder: Path) -> list[tuple[Path, str, list[str]]]:
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
     ]
     others = [source for source in sorted(_SOURCES.glob("*.cpp")) if source.stem != "xxh3"]
-    return units + [(source, str(folder / f"{source.stem}.o"), include) for source in others]
+    return units + [
+        (source, str(folder / f"{source.stem}.o"), [*include, *(["-O3"] if source.stem == "values" else [])])
+        for source in others
+    ]
 
 
 def _run(commands: list[list[str]]) -> None:
     """Run compilers side by side."""
     out, err = subprocess.PIPE, subprocess.STDOUT
-    running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err) for command in commands]
+    # Each in a group of its own: a compiler that is only told to end leaves its passes running.
+    running = [
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        for command in commands
+    ]
     try:
         for process in running:
             output = process.communicate(timeout=_TIMEOUT)[0].decode(errors="replace")
@@ -130,7 +138,8 @@ def _run(commands: list[list[str]]) -> None:
         raise BuildError(f"the compiler took longer than {_TIMEOUT} s") from None
     finally:
         for process in running:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

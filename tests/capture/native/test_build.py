@@ -68,6 +68,20 @@ def test_with_a_compiler_that_fails(nothing_built: Path, monkeypatch: pytest.Mon
     assert "some error here" in done.stderr
 
 
+def test_a_compiler_that_takes_too_long(nothing_built: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is ended with what it has started, and that is said."""
+    held = nothing_built / "held"
+    compiler = nothing_built / "cc"
+    compiler.write_text(f"#!/bin/sh\nflock {held} sleep 50\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(build_module, "_TIMEOUT", 1)
+    with pytest.raises(BuildError, match="longer than 1 s"):
+        build()
+    done = subprocess.run(["flock", "--timeout", "10", held, "true"])
+    assert done.returncode == 0
+
+
 def test_a_library_that_cannot_be_loaded(nothing_built: Path):
     """It is left alone."""
     library().parent.mkdir(parents=True)

@@ -11,8 +11,8 @@ namespace opguard {
 
 namespace {
 
-constexpr size_t CHUNK = size_t(1) << 22;  // bytes of a strided tensor that are copied at a time
-constexpr int64_t TILE = 32;
+constexpr size_t CHUNK = size_t(1) << 19;  // bytes of a strided tensor that are copied at a time: the cache keeps them
+constexpr int64_t TILE = 32, BLOCK = 16;
 constexpr size_t MAX_PERMUTED = 4096;
 
 // Lets other threads of Python run while many bytes are read.
@@ -38,13 +38,37 @@ struct Wide {
   uint64_t low, high;
 };
 
+// Rows i0 to i1 of columns j0 to j1.
+template <class T>
+void copy_part(const T* source, T* target, const Axis& down, const Axis& across, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  for (int64_t j = j0; j < j1; ++j)
+    for (int64_t i = i0; i < i1; ++i) target[i * down.target + j * across.target] = source[i * down.source + j * across.source];
+}
+
+// Both ways whole cache lines at a time, through a block of our own: the lines of a plane whose sides are powers of two
+// share a few places of the cache.
+template <class T>
+void transpose_block(const T* source, T* target, int64_t source_stride, int64_t target_stride) {
+  T block[BLOCK * BLOCK];
+  for (int64_t j = 0; j < BLOCK; ++j) std::memcpy(block + j * BLOCK, source + j * source_stride, sizeof(T) * BLOCK);
+  for (int64_t i = 0; i < BLOCK; ++i)
+    for (int64_t j = 0; j < BLOCK; ++j) target[i * target_stride + j] = block[j * BLOCK + i];
+}
+
 template <class T>
 void copy_plane(const T* source, T* target, const Axis& down, const Axis& across) {
-  for (int64_t i0 = 0; i0 < down.length; i0 += TILE)
-    for (int64_t j0 = 0; j0 < across.length; j0 += TILE)
-      for (int64_t j = j0; j < std::min(j0 + TILE, across.length); ++j)
-        for (int64_t i = i0; i < std::min(i0 + TILE, down.length); ++i)
-          target[i * down.target + j * across.target] = source[i * down.source + j * across.source];
+  if (down.source == 1 && across.target == 1) {
+    const int64_t rows = down.length / BLOCK * BLOCK, columns = across.length / BLOCK * BLOCK;
+    for (int64_t i = 0; i < rows; i += BLOCK)
+      for (int64_t j = 0; j < columns; j += BLOCK)
+        transpose_block(source + i + j * across.source, target + i * down.target + j, across.source, down.target);
+    copy_part(source, target, down, across, rows, down.length, 0, across.length);
+    copy_part(source, target, down, across, 0, rows, columns, across.length);
+    return;
+  }
+  for (int64_t i = 0; i < down.length; i += TILE)
+    for (int64_t j = 0; j < across.length; j += TILE)
+      copy_part(source, target, down, across, i, std::min(i + TILE, down.length), j, std::min(j + TILE, across.length));
 }
 
 // axes: outermost first; the last two are copied as a plane.
