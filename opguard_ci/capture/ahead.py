@@ -18,7 +18,7 @@ from .text import SCRATCH
 def ahead_of(region: Region) -> Region:
     """The region that is ahead of this one."""
     if region.ahead is None:
-        region.ahead = Region(region.pointer, region.nbytes)
+        region.ahead = type(region)(region.pointer, region.nbytes)
         region.ahead.owned, region.ahead.fresh = region.owned, region.fresh
     return region.ahead
 
@@ -67,7 +67,8 @@ class Ahead:
         """It may have changed what it only reads, and it was hashed again: nothing is known of other views of it."""
         _, geometry, lo, hi, _ = place
         region = ahead_of(place[0])
-        region.seen = {g: 1 for g in region.seen if g[1] <= lo or g[0] >= hi} | {geometry: 1}
+        region.forget(lo, hi)
+        region.remember(geometry, 1)
 
     def ends(self) -> None:
         """It is over, or failed."""

@@ -155,17 +155,20 @@ class Call:
         self.module = NULL if module is None else session.strings.module(module)
         self.stack = session.stacks.current(sys._getframe(2).f_back)  # None in autograd's threads of a device
 
-    def resume(self, place: tuple[int, int, int, int], links: tuple[list[Any], ...], state: int | None) -> None:
-        """Take over a call whose first half another recorder made.
+    def resume(self, place: tuple[int, int, int, int], seen: list[Look], state: int | None) -> None:
+        """Take over a call whose first half another recorder made; what it linked comes by ``take_links``.
 
-        ``place``: phase, flags, module, stack; ``links``: what was seen of each tensor, reads, places that are being
-        written, versions; ``state``: of torch's default generator, which it may draw from.
+        ``place``: phase, flags, module, stack; ``state``: of torch's default generator, which it may draw from.
         """
         self.phase, self.flags, self.module, self.stack = place
         self._marks = self._given.marks
-        self._seen, self.reads, self.writing, self._versions = links
+        self._seen = seen
         if state is not None:
             self._generator, self._state = torch.default_generator, state
+
+    def take_links(self, reads: list[ReadRow], writing: list[Place], versions: list[tuple[int, int]]) -> None:
+        """What another recorder linked of the reads."""
+        self.reads, self.writing, self._versions = reads, writing, versions
 
     def release_inputs(self) -> None:
         """Let go of inputs that the call does not write: it may free them while it runs, as in a bare run."""

@@ -117,14 +117,17 @@ class Looks:
     def _together(self, tensors: list[torch.Tensor], op: str, made: bool, assume: bool) -> list[Look]:
         looks = [self._unread(tensor, made, assume) for tensor in tensors]
         left = [number for number, look in enumerate(looks) if not look[0]]
-        chosen = [tensors[number] for number in left]
-        try:
-            found = values(chosen, self._devices)
-        except (Unhashable, RuntimeError, MemoryError):  # one of them, or no memory: see below which
-            found = [self._value(tensor, op) for tensor in chosen]
+        found = self.values_of([tensors[number] for number in left], op)
         for number, one in zip(left, found, strict=True):
             looks[number] = (one, *looks[number][1:])
         return looks
+
+    def values_of(self, tensors: list[torch.Tensor], op: str) -> list[int]:
+        """The values of tensors of one call, or handles; 0, and a note, for one that has none."""
+        try:
+            return values(tensors, self._devices)
+        except (Unhashable, RuntimeError, MemoryError):  # one of them, or no memory: see below which
+            return [self._value(tensor, op) for tensor in tensors]
 
     def _unread(
         self, tensor: torch.Tensor, made: bool, assume: bool, base: tuple[torch.Tensor, Look] | None = None

@@ -76,6 +76,10 @@ class Region:
         """What the bytes of a view were when last written or read; 0 if they were written in pieces since."""
         return self.seen.get(geometry, 0)
 
+    def forget(self, lo: int, hi: int) -> None:
+        """Nothing is known any more of views that share bytes with this span."""
+        self.seen = {g: v for g, v in self.seen.items() if g[1] <= lo or g[0] >= hi}
+
     def assumed(self, geometry: Geometry, version: int) -> int:
         """What the bytes of a view must still be, if nobody but recorded operators wrote them; 0 if that is not sure.
 
@@ -112,7 +116,7 @@ class Region:
             if lo <= 0 and hi >= self.nbytes:
                 self.seen = {}
             else:
-                self.seen = {g: v for g, v in self.seen.items() if g[1] <= lo or g[0] >= hi}
+                self.forget(lo, hi)
         if not dense:
             self.writes = [old for old in self.writes if old[3] != geometry]
             self.writes.append((lo, hi, (event,), geometry))

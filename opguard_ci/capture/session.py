@@ -45,7 +45,7 @@ STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
 BYTES_OF_AUTO: Final = 1 << 28
 """Level ``auto`` is ``full`` while a step hashes no more than so many bytes of inputs."""
-_MAX_LATE: Final = 50_000
+MAX_LATE: Final = 50_000
 """So many calls and contract values wait for values of a device at most."""
 
 
@@ -260,9 +260,13 @@ class Session:
     def link_late(self, work: Callable[[], None], info: OpInfo | None) -> None:
         """Work something out when the values of a device are there. The lock is held."""
         self._late.add(work, info)
-        if len(self._late) >= _MAX_LATE:
-            self._late.cut(self.step, ends=False)
-            self._settle(0)
+        if len(self._late) >= MAX_LATE:
+            self.cut_late()
+
+    def cut_late(self) -> None:
+        """Work out now what waits for a device: it has become much. The lock is held."""
+        self._late.cut(self.step, ends=False)
+        self._settle(0)
 
     def resolved(self, value: int) -> int:
         """What a handle stands for, in work that was given to ``link``; a value stands for itself."""
@@ -332,10 +336,10 @@ class Session:
         entries = [e if mine is e.held else e._replace(held=mine) for e, mine in zip(entries, plain, strict=True)]
         if self.collectives is not None and self.begun:
             self.collectives.used(plain)
-        core = None if self.devices.used or self.promises is not None or self.keeper is not None else self.core
+        core = None if self.promises is not None or self.keeper is not None else self.core
         lane, phase = self.lane_number(), self.phase()
         found: Iterator[int] | None = None
-        if core is None:
+        if core is None or self.devices.used:
             tensors = [one for one in plain if isinstance(one, torch.Tensor)]
             with suppress(Unhashable):  # one of them: see below which
                 found = iter(values(tensors, self.devices))
@@ -346,11 +350,12 @@ class Session:
             is_state = entry.section in STATE_SECTIONS
             if is_state and self.window is not None and isinstance(held, torch.Tensor):
                 self._state.append(held)
-            if core is not None and core.append_contract(lane, phase, entry):
+            content = next(found) if found is not None and isinstance(held, torch.Tensor) else 0
+            if core is not None and core.append_contract(lane, phase, entry, content):
                 continue
             place, flags = None, 0
             if isinstance(held, torch.Tensor):
-                spec, content = self.looks.spec(held), self.content(entry, held) if found is None else next(found)
+                spec, content = self.looks.spec(held), content if found is not None else self.content(entry, held)
                 if content:
                     place = self.looks.memory.place(held)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from ..schema import OpInfo
 from ..text import Arguments, arguments
 
 if TYPE_CHECKING:
+    from ..look import Look, Looks
     from ..session import Session
 
 
@@ -29,25 +31,37 @@ def defect(session: Session, info: OpInfo, message: str) -> None:
         session.defect(info, error)
 
 
+def queue(looks: Looks, tensors: list[torch.Tensor], op: str) -> list[int]:
+    """Begin to fingerprint tensors of a device; values or handles."""
+    return looks.values_of(tensors, op)
+
+
 def hand_over(
     session: Session,
     info: OpInfo,
     given: tuple[str, list[torch.Tensor], list[int]],
     place: tuple[int, int, int, int],
-    links: tuple[list[Any], ...],
+    seen: list[Look],
+    links: tuple[Callable[[], tuple[list[Any], ...]], bool],
     state: int | None,
     results: list[Any],
 ) -> None:
     """Finish a call in Python whose first half was recorded by the compiled recorder: an output is strange.
 
-    ``given``: text, tensors and their marks; ``place``: phase, flags, module, stack; ``links``: what was seen, reads,
-    places being written, versions; ``state``: of torch's default generator, for a random operator.
+    ``given``: text, tensors and their marks; ``place``: phase, flags, module, stack; ``links``: tells reads, places
+    being written and versions, and whether that is only when links are worked out; ``state``: of torch's default
+    generator, for a random operator.
     """
     arguments_ = Arguments()
     arguments_.text, arguments_.tensors, arguments_.marks = given
     call = Call(session, info, arguments_)
-    seen, *others = links
-    call.resume(place, ([(*look[:3], _again(look[3])) for look in seen], *others), state)
+    call.resume(place, [(*look[:3], _again(look[3])) for look in seen], state)
+    ask, is_late = links
+    if is_late:
+        with session.lock:
+            session.link_late(lambda: call.take_links(*ask()), info)
+    else:
+        call.take_links(*ask())
     with torch._C.DisableTorchFunction():
         try:
             call.after(tuple(results))
@@ -56,9 +70,9 @@ def hand_over(
             raise
 
 
-def _again(look: tuple[int, int, int] | None) -> Any:
+def _again(look: tuple[int, int, int] | tuple[()] | None) -> Any:
     """How the Python recorder looks at the same bytes again. ``look``: address, size and salt."""
-    if look is None:
-        return None
+    if not look:
+        return look
     address, nbytes, salt = look
     return cpu.buffer(nbytes)(address), salt

@@ -1,5 +1,7 @@
 #include "recorder.h"
 
+#include "ahead.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <atomic>
 #include <algorithm>
@@ -14,7 +16,11 @@
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/graph_task.h>
+#if __has_include(<torch/csrc/autograd/node.h>)
 #include <torch/csrc/autograd/node.h>
+#else  // before torch 2.13
+#include <torch/csrc/autograd/function.h>
+#endif
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
@@ -32,6 +38,8 @@ constexpr int SHOWN = 0, ALLOCATED = 1, CHANGED = 2;                            
 constexpr int64_t ALWAYS_CHECKED = 1 << 15, MAX_GARBAGE = 1 << 20;
 constexpr size_t MAX_EXPANSION = size_t(1) << 28, MAX_FRAMES = 24, MAX_TEXTS = 4096, KEEP = 400000;
 constexpr int FIRST_CALLS = 4;
+constexpr int64_t LINKED = -(int64_t(1) << 62);  // of looks by links where those are worked out late
+constexpr size_t WORKS = 512;                    // that Python sees as one
 constexpr int LAST_FRAME = 2;  // all below it are ours
 
 PyObject* interned(const char* name) { return PyUnicode_InternFromString(name); }
@@ -148,6 +156,10 @@ Core::Core(py::object session, std::shared_ptr<Memory> memory, std::shared_ptr<R
   const auto bridge = py::module_::import("opguard_ci.capture.native.bridge");
   hand_over_ = bridge.attr("hand_over");
   oracle_ = bridge.attr("text_and_marks");
+  queue_ = bridge.attr("queue");
+  late_ = session_.attr("_late").attr("__dict__");
+  value_of_ = session_.attr("devices").attr("values").attr("of");
+  max_late_ = py::cast<size_t>(py::module_::import("opguard_ci.capture.session").attr("MAX_LATE"));
 }
 
 void Core::begin_crumbs(const py::buffer& buffer) {
@@ -165,8 +177,9 @@ void Core::end() {
 // Let go of the session, unless other threads are in the middle of a call.
 void Core::let_go() {
   if (!ended_ || num_running_) return;
-  session_ = looks_ = stacks_ = acquire_ = release_ = py::object();
-  state_ = devices_ = py::dict();
+  session_ = looks_ = stacks_ = acquire_ = release_ = value_of_ = works_object_ = py::object();
+  state_ = devices_ = late_ = py::dict();
+  works_.reset();
   threads_.clear();
 }
 
@@ -237,28 +250,106 @@ void Core::forget_threads() {
   max_threads_ = 2 * threads_.size() + MAX_THREADS;
 }
 
-bool Core::is_ordinary(const at::Tensor& tensor) {
+Core::Kind Core::kind_of(const at::Tensor& tensor) {
   const uint64_t keys = tensor.key_set().raw_repr();
-  for (uint64_t known : ordinary_)
-    if (known == keys) return true;
-  static PyObject* is_on_host = py::object(py::module_::import("opguard_ci.capture.fingerprint.tensors").attr("is_on_host")).release().ptr();
-  if (!tensor.key_set().has(c10::DispatchKey::CPU) || tensor.key_set().has(c10::DispatchKey::Python)) return false;
+  for (const auto& [known, kind] : kinds_)
+    if (known == keys) return kind;
+  static PyObject* asked = py::object(py::module_::import("opguard_ci.capture.fingerprint.tensors")).release().ptr();
+  if (tensor.key_set().has(c10::DispatchKey::Python)) return STRANGE;
   const auto wrapped = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
-  if (!py::cast<bool>(py::handle(is_on_host)(wrapped))) return false;
-  ordinary_.push_back(keys);
-  return true;
+  const auto kind = static_cast<Kind>(py::cast<int>(py::handle(asked).attr("_kind_of")(wrapped)));
+  if (kind != STRANGE) kinds_.emplace_back(keys, kind);  // others may be many
+  return kind;
+}
+
+// Whether links wait for values of a device.
+bool Core::is_late() const {
+  static PyObject* const used = interned("used");
+  return is_true(item(devices_, used));
+}
+
+void Core::link_late(std::function<void()> work, const Info* info) {
+  static PyObject* const name = interned("_works");
+  PyObject* works = item(late_, name);
+  const Py_ssize_t count = PyList_GET_SIZE(works);
+  if (!count) num_late_ = 0;
+  const bool is_last = count && works_ && PyTuple_GET_ITEM(PyList_GET_ITEM(works, count - 1), 0) == works_object_.ptr();
+  if (is_last && num_late_ % WORKS) {
+    works_->add(std::move(work), info);
+  } else {
+    works_ = std::make_shared<Works>(shared_from_this());
+    works_->add(std::move(work), info);
+    works_object_ = py::cast(works_);
+    session_.attr("link_late")(works_object_, py::none());
+  }
+  if (++num_late_ >= max_late_) {
+    num_late_ = 0;
+    session_.attr("cut_late")();
+  }
+}
+
+void Works::run() {
+  const auto works = std::move(works_);
+  for (const auto& [work, info] : works) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      if (info == nullptr) throw;
+      core_->defect(*info, error);
+    }
+  }
+}
+
+// What stands for a value, when links are worked out.
+uint64_t Core::resolved(int64_t pending, const Place& place) const {
+  if (pending != LINKED) return py::cast<uint64_t>(value_of_(pending));
+  const uint64_t* known = place.region ? place.region->seen.find(place.geometry) : nullptr;
+  return known == nullptr ? 0 : *known;
+}
+
+void Core::load_constants(const Spec& spec) const {
+  Spec& known = const_cast<Spec&>(spec);
+  const py::object constants = looks_.attr("_constants")[py::int_(spec.id)];
+  known.asked = false;
+  known.all_weak = constants.is_none();
+  known.constants.clear();
+  if (!known.all_weak)
+    for (const auto& constant : constants) known.constants.push_back(py::cast<uint64_t>(constant));
+}
+
+// Have tensors of a device fingerprinted where they lie; those of one call share what they can.
+void Core::queue(const std::vector<std::pair<Look*, const at::Tensor*>>& asked, const py::object& name) {
+  if (asked.empty()) return;
+  py::list tensors;
+  for (const auto& [look, tensor] : asked) tensors.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(*tensor)));
+  const py::list found = queue_(looks_, tensors, name);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const py::object one = found[i];
+    take(one, *asked[i].first);
+  }
+}
+
+// A value, or a handle that stands for one; false if it is neither.
+bool Core::take(const py::object& number, Look& look) {
+  int overflow = 0;
+  const long long found = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (!overflow && found < 0) {
+    look.pending = found;
+  } else {
+    look.value = py::cast<uint64_t>(number);
+  }
+  return look.is_known();
 }
 
 const Spec& Core::spec(const at::Tensor& tensor) {
-  SpecKey key{static_cast<int>(tensor.scalar_type()), {tensor.sizes().begin(), tensor.sizes().end()}};
+  const auto device = static_cast<int>(tensor.device().type());
+  SpecKey key{static_cast<int>(tensor.scalar_type()), device, {tensor.sizes().begin(), tensor.sizes().end()}};
   auto known = specs_.find(key);
   if (known != specs_.end()) return known->second;
   Spec made;
   made.id = py::cast<int>(looks_.attr("spec")(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor))));
-  const py::object constants = looks_.attr("_constants")[py::int_(made.id)];
-  made.all_weak = constants.is_none();
-  if (!made.all_weak)
-    for (const auto& constant : constants) made.constants.push_back(py::cast<uint64_t>(constant));
+  load_constants(made);
+  made.asked = !made.all_weak && kind_of(tensor) == DEVICE;
   return specs_.emplace(std::move(key), std::move(made)).first->second;
 }
 
@@ -292,9 +383,11 @@ uint64_t Core::value(const at::Tensor& tensor, const py::object& name) {
 
 // The value that the links say a tensor has; 0 if they say none, or if somebody else may have written it. counting: has
 // the version counter of these bytes.
-uint64_t assumed(const Place& place, const at::Tensor& tensor, const at::Tensor& counting) {
+uint64_t assumed(const Place& place, const at::Tensor& tensor, const at::Tensor& counting, bool late) {
   if (!tensor.storage().resizable()) return 0;  // numpy has it, or another process
-  return place.region->assumed(place.geometry, counting.is_inference() ? NULL_ID : static_cast<int64_t>(counting._version()));
+  const auto version = counting.is_inference() ? NULL_ID : static_cast<int64_t>(counting._version());
+  if (late) return will_be_known(*place.region, place.geometry, version);
+  return place.region->assumed(place.geometry, version);
 }
 
 Look Core::at(const at::Tensor& tensor, const py::object& name, bool made, bool assume, const at::Tensor* base, const Look* shown) {
@@ -305,17 +398,37 @@ Look Core::at(const at::Tensor& tensor, const py::object& name, bool made, bool 
   // Torch's version counter is followed even where nothing is assumed.
   const auto is_assumed = [&] {
     if (made || !assumes()) return false;
-    const uint64_t found = assumed(look.place, tensor, base == nullptr ? tensor : *base);
+    const bool late = is_late();
+    const uint64_t found = assumed(look.place, tensor, base == nullptr ? tensor : *base, late);
     if (!assume || !found) return false;
-    look.value = found;
+    if (late) {
+      look.pending = LINKED;
+    } else {
+      look.value = found;
+    }
     return look.by_links = true;
   };
+  const auto is_shown_as = [&] {
+    return base != nullptr && shown->place.region == look.place.region && shown->place.geometry == look.place.geometry;
+  };
+  if (kind_of(tensor) == DEVICE) {  // asked by whoever looks, together with others
+    if (!look.place.region || made || !nbytes) return look;
+    if (is_shown_as()) {
+      look.value = shown->value;
+      look.pending = shown->pending;
+      look.by_links = shown->by_links;
+    } else {
+      is_assumed();
+    }
+    return look;
+  }
   if (!look.place.region || !nbytes || !tensor.is_contiguous()) {
     if (!look.place.region || !nbytes || !is_assumed()) look.value = value(tensor, name);
     return look;
   }
-  if (base != nullptr && shown->place.region == look.place.region && shown->place.geometry == look.place.geometry) {
+  if (is_shown_as()) {
     look.value = shown->value;
+    look.pending = shown->pending;
     look.by_links = shown->by_links;
     return look;
   }
@@ -417,9 +530,9 @@ int Core::num_calls(Info& info) {
 
 // What a call of an operator needs to be recorded here; null if that is left to Python.
 Info* Core::ready(const c10::OperatorHandle& op, Thread*& here) {
-  static PyObject *const closed = interned("closed"), *const silent = interned("silent"), *const used = interned("used"),
+  static PyObject *const closed = interned("closed"), *const silent = interned("silent"),
                          *const begun = interned("begun");
-  if (ended_ || is_true(item(state_, closed)) || is_true(item(devices_, used))) return nullptr;
+  if (ended_ || is_true(item(state_, closed))) return nullptr;
   if (is_true(item(state_, begun))) return nullptr;  // collectives, which a call may have to wait for
   here = &thread();
   if (is_true(item(here->lane, silent))) return nullptr;
@@ -441,7 +554,8 @@ bool Core::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     let_go();
   });
   const torch::torch_dispatch_mode::StashTorchDispatchModeGuard stash;
-  Call call(*this, *info, *here);
+  const auto held = std::make_shared<Call>(*this, *info, *here);
+  Call& call = *held;
   bool records = true;
   try {
     if (!call.parse(op, *stack)) return false;
@@ -472,7 +586,7 @@ bool Core::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   return true;
 }
 
-bool Core::append_contract(int lane, int phase, const py::object& entry) {
+bool Core::append_contract(int lane, int phase, const py::object& entry, const py::int_& content) {
   static PyObject *const held = interned("held"), *const section = interned("section"), *const name = interned("name"),
                          *const key = interned("key");
   const auto attribute = [&](PyObject* which) {
@@ -483,30 +597,48 @@ bool Core::append_contract(int lane, int phase, const py::object& entry) {
   const py::object object = attribute(held);
   if (!THPVariable_Check(object.ptr())) return false;
   const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
-  if (!is_ordinary(tensor) || (tensor.nbytes() && !address_of(tensor))) return false;
+  const bool late = is_late();
+  Look look;
+  if (late) {  // looked at together with others
+    if (kind_of(tensor) == STRANGE || !take(content, look)) return false;
+  } else if (kind_of(tensor) != HOST || (tensor.nbytes() && !address_of(tensor))) {
+    return false;
+  }
   const py::object section_name = attribute(section), value_name = attribute(name), place_key = attribute(key);
   Head head{};
   head.lane = lane;
   head.phase = phase;
   head.kind = CONTRACT;
-  ReadRow read{0, spec(tensor).id, 0, {}};
-  read.value = value(tensor, value_name);
-  const Place place = memory_->place(tensor, false);
+  if (!late) look.value = value(tensor, value_name);
+  look.spec = &spec(tensor);
+  look.place = memory_->place(tensor, false);
   head.op = string_id("op", op_ids_, section_name);
   head.args = string_id("args", args_ids_, value_name);
   head.key = place_key.is_none() ? NULL_ID : string_id("key", key_ids_, place_key);
   head.module = head.stack = NULL_ID;
-  if (place.region) {
-    Region& region = *place.region;
-    region.state = region.state || state_sections_.contains(section_name);
-    read.flags = region.read(place.geometry, place.geometry.lo, place.geometry.hi, place.dense, read.value, read.writers);
+  const bool is_state = state_sections_.contains(section_name);
+  if (late) {
+    if (look.place.region && assumes()) ahead_of(*look.place.region).remember(look.place.geometry, 1);
+    link_late([this, head, look, is_state] { link_contract(head, look, is_state); }, nullptr);
+  } else {
+    link_contract(head, look, is_state);
   }
-  rows_->append(head, {std::move(read)}, {});
   return true;
 }
 
+void Core::link_contract(const Head& head, const Look& look, bool is_state) {
+  ReadRow read{look.pending ? resolved(look.pending, look.place) : look.value, look.spec->id, 0, {}};
+  if (look.place.region) {
+    Region& region = *look.place.region;
+    const Geometry& geometry = look.place.geometry;
+    region.state = region.state || is_state;
+    read.flags = region.read(geometry, geometry.lo, geometry.hi, look.place.dense, read.value, read.writers);
+  }
+  rows_->append(head, {std::move(read)}, {});
+}
+
 py::object Core::lies(const at::Tensor& tensor) {
-  if (!is_ordinary(tensor)) return py::none();
+  if (kind_of(tensor) != HOST) return py::none();
   return py::make_tuple(spec(tensor).id, place_of(memory_->place(tensor, false)));
 }
 
@@ -548,7 +680,9 @@ bool Call::add(const c10::IValue& argument, uint8_t mark, std::string& key) {
       return true;
     }
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return add_number(tensor, key);
-    if (!core_.is_ordinary(tensor)) return false;
+    const auto kind = core_.kind_of(tensor);
+    if (kind == Core::STRANGE || (kind == Core::DEVICE && !core_.is_late())) return false;
+    has_device_ = has_device_ || kind == Core::DEVICE;
     key.push_back('T');
     tensors_.push_back(tensor);
     marks_.push_back(mark);
@@ -572,8 +706,10 @@ bool Call::add(const c10::IValue& argument, uint8_t mark, std::string& key) {
     put(key, 's', text.size());
     key += text;
   } else if (argument.isDevice()) {
-    if (!argument.toDevice().is_cpu()) return false;
-    put(key, 'D', argument.toDevice().index());
+    const c10::Device device = argument.toDevice();
+    if (!device.is_cpu() && (!device.is_cuda() || !core_.is_late())) return false;
+    has_device_ = has_device_ || device.is_cuda();
+    put(key, device.is_cpu() ? 'D' : 'C', device.index());
   } else {
     return false;  // generators, symbolic numbers, storages, script objects
   }
@@ -588,6 +724,7 @@ bool Call::parse(const c10::OperatorHandle& op, const torch::jit::Stack& stack) 
   tensors_.reserve(4);
   for (size_t i = 0; i < count; ++i)
     if (!add(stack[first + i], info_.argument_marks[i], key)) return false;
+  if (info_.random && has_device_) return false;  // which generator is Python's to know
   auto known = info_.texts.find(key);
   if (known == info_.texts.end()) {
     if (info_.texts.size() >= MAX_TEXTS) info_.texts.clear();
@@ -640,10 +777,23 @@ void Call::before() {
     seen_.resize(tensors_.size());
     for (size_t n = 0; n < tensors_.size(); ++n)
       if (marks_[n] < OVERWRITTEN) seen_[n] = core_.at(tensors_[n], info_.name, false, assume);
-    for (size_t n = 0; n < tensors_.size(); ++n)
-      if (marks_[n] >= OVERWRITTEN) seen_[n] = core_.beside(tensors_[n], false);
+    std::vector<std::pair<Look*, const at::Tensor*>> asked;
+    for (size_t n = 0; n < tensors_.size(); ++n) {
+      if (marks_[n] >= OVERWRITTEN) {
+        seen_[n] = core_.beside(tensors_[n], false);
+      } else if (!seen_[n].is_known() && has_device_ && core_.kind_of(tensors_[n]) == Core::DEVICE) {
+        asked.emplace_back(&seen_[n], &tensors_[n]);
+      }
+    }
+    core_.queue(asked, info_.name);
     spend();
-    link_reads();
+    is_put_off_ = core_.is_late();
+    if (is_put_off_) {
+      if (core_.assumes()) read_ahead();
+      core_.link_late([call = shared_from_this()] { call->link_reads(); }, &info_);
+    } else {
+      link_reads();
+    }
   }
   if (info_.random) head_.state_before = generator_state();
 }
@@ -666,7 +816,7 @@ void Call::spend() const {
 // What a copy made is what it read: a value that was assumed is known now.
 void Call::verify_copied() {
   size_t change = 0;
-  for (size_t n = 0; n < tensors_.size() && change < changes_.size(); ++n) {
+  for (size_t n = 0; n < marks_.size() && change < changes_.size(); ++n) {
     if (marks_[n] == OVERWRITTEN) continue;
     const Look& look = changes_[change++].look;
     ReadRow& row = reads_[n];
@@ -680,12 +830,56 @@ void Call::verify_copied() {
   }
 }
 
+void Call::read_ahead() {
+  for (size_t n = 0; n < seen_.size(); ++n) {
+    const Place& place = seen_[n].place;
+    if (!place.region) continue;
+    Region& ahead = ahead_of(*place.region);
+    if (seen_[n].is_known()) ahead.remember(place.geometry, 1);
+    if (marks_[n] && marks_[n] != SCRATCH) {
+      ++ahead.writing;
+      writing_ahead_.push_back(place.region->ahead);
+    }
+  }
+}
+
+void Call::write_ahead() {
+  for (const auto& [look, slot, change] : changes_) {
+    const Place& place = look.place;
+    if (!place.region) continue;
+    Region& ahead = ahead_of(*place.region);
+    const auto& [lo, hi, form] = place.geometry;
+    if (change == ALLOCATED) {
+      ahead.allocate(place.geometry, lo, hi, place.dense, look.is_known(), 0);
+    } else if (change == CHANGED) {
+      ahead.write(place.geometry, lo, hi, place.dense, look.is_known(), 0);
+      if (!look.is_known()) ahead.foreign = true;  // nobody sees when it is written again
+    } else if (look.is_known()) {
+      ahead.remember(place.geometry, 1);
+    }
+  }
+  if (!info_.trusted)
+    for (const auto& [n, look] : suspects_) {
+      const Place& place = seen_[n].place;
+      Region& ahead = ahead_of(*place.region);
+      ahead.seen.keep_beside(place.geometry.lo, place.geometry.hi);
+      ahead.remember(place.geometry, 1);
+    }
+  end_ahead();
+}
+
+void Call::end_ahead() {
+  for (const auto& region : writing_ahead_) --region->writing;
+  writing_ahead_.clear();
+}
+
 void Call::link_reads() {
   reads_.resize(seen_.size());
   versions_.resize(seen_.size());
   for (size_t n = 0; n < seen_.size(); ++n) {
-    const Look& look = seen_[n];
+    Look& look = seen_[n];
     ReadRow& row = reads_[n];
+    if (look.pending) look.value = core_.resolved(look.pending, look.place);
     row.value = look.value;
     row.spec = look.spec->id;
     Region* region = look.place.region.get();
@@ -716,9 +910,15 @@ void Call::stop_writing() {
 }
 
 void Call::abandon() {
-  if (writing_.empty()) return;
+  tensors_.clear();
+  if (!is_put_off_ && writing_.empty()) return;
   const Locked locked(core_.acquire_, core_.release_);
-  stop_writing();
+  end_ahead();
+  if (is_put_off_) {
+    core_.link_late([call = shared_from_this()] { call->stop_writing(); }, &info_);
+  } else {
+    stop_writing();
+  }
 }
 
 uint64_t Call::generator_state() {
@@ -735,7 +935,8 @@ void Call::after(const torch::jit::Stack& stack, size_t num_returns) {
   std::vector<at::Tensor> outputs;
   for (size_t i = stack.size() - num_returns; i < stack.size(); ++i) flatten(stack[i], outputs);
   for (const auto& output : outputs)
-    if (!core_.is_ordinary(output)) return hand_over(stack, num_returns);
+    if (const auto kind = core_.kind_of(output); kind == Core::STRANGE || (kind == Core::DEVICE && !core_.is_late()))
+      return hand_over(stack, num_returns);
   if (head_.phase != BACKWARD && c10::GradMode::is_enabled()) core_.origins_->remember(head_.module, head_.stack);
   std::vector<size_t> changed;
   std::vector<const at::Tensor*> made;
@@ -762,10 +963,17 @@ void Call::after(const torch::jit::Stack& stack, size_t num_returns) {
   const Locked locked(core_.acquire_, core_.release_);
   look_at(made, slots);
   if (info_.kind == OP && !tensors_.empty()) look_again();
-  link_writes();
+  tensors_.clear();
+  if (core_.is_late()) {
+    if (core_.assumes()) write_ahead();
+    core_.link_late([call = shared_from_this()] { call->link_writes(); }, &info_);
+  } else {
+    link_writes();
+  }
 }
 
 void Call::look_at(const std::vector<const at::Tensor*>& made, const std::vector<int>& slots) {
+  changes_.reserve(made.size());
   for (size_t i = 0; i < made.size(); ++i) {
     const at::Tensor& tensor = *made[i];
     if (info_.kind == ALLOC) {
@@ -783,6 +991,14 @@ void Call::look_at(const std::vector<const at::Tensor*>& made, const std::vector
       changes_.push_back({core_.at(tensor, info_.name, true, false), slots[i], is_scratch ? ALLOCATED : CHANGED});
     }
   }
+  std::vector<std::pair<Look*, const at::Tensor*>> asked;
+  for (size_t i = 0; i < made.size(); ++i) {
+    Look& look = changes_[i].look;
+    const Geometry& place = look.place.geometry;
+    if (core_.kind_of(*made[i]) != Core::DEVICE || look.is_known()) continue;
+    if (info_.kind != ALLOC || (look.place.region && place.hi - place.lo <= MAX_GARBAGE)) asked.emplace_back(&look, made[i]);
+  }
+  core_.queue(asked, info_.name);
 }
 
 // Read-only arguments that the call may have changed all the same.
@@ -793,30 +1009,55 @@ void Call::look_again() {
     thorough = before < FIRST_CALLS;
     if (thorough) core_.session_.attr("num_calls")[info_.name] = before + 1;
   }
-  std::vector<std::pair<size_t, uint64_t>> strided;
+  std::vector<size_t> chosen;
+  std::vector<Look> again;
+  std::vector<std::pair<Look*, const at::Tensor*>> asked;
+  const auto is_written = [&](const RegionPtr& region) {
+    for (size_t n = 0; n < seen_.size(); ++n)
+      if (marks_[n] && marks_[n] != SCRATCH && seen_[n].place.region == region) return true;
+    return false;
+  };
   for (size_t n = 0; n < tensors_.size(); ++n) {
     const Look& look = seen_[n];
-    if (!look.value || !look.place.region || marks_[n] || look.by_links) continue;
-    if (std::find(writing_.begin(), writing_.end(), look.place.region) != writing_.end()) continue;
+    if (!look.is_known() || !look.place.region || marks_[n] || look.by_links) continue;
+    if (is_written(look.place.region)) continue;
     if (!thorough && look.place.geometry.hi - look.place.geometry.lo > ALWAYS_CHECKED) continue;
-    const bool in_place = info_.trusted && look.again != nullptr;
-    const uint64_t now = in_place ? Values::of_memory(look.again, tensors_[n].nbytes(), core_.salt(tensors_[n].scalar_type()))
-                                  : core_.value(tensors_[n], info_.name);
-    if (now != look.value) (in_place ? suspects_ : strided).emplace_back(n, now);
+    if (info_.trusted && look.again != nullptr) {
+      const uint64_t now = Values::of_memory(look.again, tensors_[n].nbytes(), core_.salt(tensors_[n].scalar_type()));
+      if (now == look.value) continue;
+      suspects_.emplace_back(n, Look{});
+      suspects_.back().second.value = now;
+    } else {
+      chosen.push_back(n);
+    }
   }
-  suspects_.insert(suspects_.end(), strided.begin(), strided.end());
+  again.reserve(chosen.size());
+  for (size_t n : chosen) {
+    again.push_back(core_.at(tensors_[n], info_.name, false, false));
+    if (core_.kind_of(tensors_[n]) == Core::DEVICE) asked.emplace_back(&again.back(), &tensors_[n]);
+  }
+  core_.queue(asked, info_.name);
+  for (size_t i = 0; i < chosen.size(); ++i)
+    if (again[i].pending || again[i].value != seen_[chosen[i]].value) suspects_.emplace_back(chosen[i], std::move(again[i]));
 }
 
 void Call::link_writes() {
+  for (auto& [look, slot, change] : changes_)
+    if (look.pending && look.pending != LINKED) look.value = core_.resolved(look.pending, look.place);
+  for (auto& [n, look] : suspects_)
+    if (look.pending) look.value = core_.resolved(look.pending, look.place);
+  for (const auto& [look, slot, change] : changes_)
+    if (look.spec->asked) core_.load_constants(*look.spec);
   if (head_.kind == COPY && core_.assumes()) verify_copied();
   if (info_.id == NULL_ID) info_.id = core_.string_id("op", core_.op_ids_, info_.name);
   if (text_->id == NULL_ID) text_->id = core_.string_id("args", core_.args_ids_, text_->text);
   // From here on no Python runs, and so no finalizer either, whose operators would come before this event.
   const int event = static_cast<int>(core_.rows_->num_events);
   bool hashed = true;
-  for (const auto& [look, slot, change] : changes_) {
+  for (auto& [look, slot, change] : changes_) {
     const Geometry& geometry = look.place.geometry;
     Region* region = look.place.region.get();
+    if (look.pending == LINKED) look.value = core_.resolved(LINKED, look.place);
     if (change == ALLOCATED) {
       if (region != nullptr) region->allocate(geometry, geometry.lo, geometry.hi, look.place.dense, look.value, event);
       writes_.push_back({0, look.spec->id, slot, 0});
@@ -832,7 +1073,8 @@ void Call::link_writes() {
     hashed = hashed && look.value;
     writes_.push_back({look.value, look.spec->id, slot, !look.value ? UNHASHED : weak ? WEAK : 0});
   }
-  for (const auto& [n, now] : suspects_) {
+  for (const auto& [n, look] : suspects_) {
+    const uint64_t now = look.value;
     const Place& place = seen_[n].place;
     const auto [version, writing] = versions_[n];
     const bool idle = !writing && !place.region->writing && place.region->version == version;
@@ -865,26 +1107,42 @@ int Call::kind_of_copy(const std::vector<size_t>& changed, const std::vector<at:
 
 // An output is strange: Python goes on from here.
 void Call::hand_over(const torch::jit::Stack& stack, size_t num_returns) {
-  py::list tensors, seen, reads, writing, versions, results;
+  py::list tensors, seen, results;
   for (const auto& tensor : tensors_) tensors.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)));
   for (size_t n = 0; n < seen_.size(); ++n) {
     const Look& look = seen_[n];
-    const py::object place = place_of(look.place);
     const auto address = reinterpret_cast<uintptr_t>(look.again);
-    py::object again = address ? py::make_tuple(address, tensors_[n].nbytes(), core_.salt(tensors_[n].scalar_type())) : py::object(py::none());
-    seen.append(py::make_tuple(look.value, look.spec->id, place, again));
-    if (look.place.region && marks_[n] && marks_[n] != SCRATCH) writing.append(place);
+    py::object again = py::none();
+    if (look.by_links) {
+      again = py::tuple();
+    } else if (address) {
+      again = py::make_tuple(address, tensors_[n].nbytes(), core_.salt(tensors_[n].scalar_type()));
+    }
+    const py::object value = look.pending ? py::int_(look.pending) : py::int_(look.value);
+    seen.append(py::make_tuple(value, look.spec->id, place_of(look.place), again));
+  }
+  for (size_t i = stack.size() - num_returns; i < stack.size(); ++i) results.append(torch::jit::toPyObject(stack[i]));
+  end_ahead();
+  const py::tuple place = py::make_tuple(head_.phase, head_.flags, head_.module, head_.stack);
+  const py::object marks = py::cast(std::vector<int>(marks_.begin(), marks_.end()));
+  const py::object state = info_.random ? py::object(py::int_(head_.state_before)) : py::object(py::none());
+  const py::object links = py::cpp_function([call = shared_from_this()] { return call->links(); });
+  const py::tuple given = py::make_tuple(text_->text, tensors, marks);
+  core_.hand_over_(core_.session_, info_.python, given, place, seen, py::make_tuple(links, is_put_off_), state, results);
+  tensors_.clear();
+}
+
+// What was linked of the reads: rows, places that are being written, versions. Python counts down.
+py::tuple Call::links() {
+  py::list reads, writing, versions;
+  for (size_t n = 0; n < reads_.size(); ++n) {
     const ReadRow& row = reads_[n];
+    if (seen_[n].place.region && marks_[n] && marks_[n] != SCRATCH) writing.append(place_of(seen_[n].place));
     reads.append(py::make_tuple(row.value, row.spec, row.flags, py::tuple(py::cast(row.writers))));
     versions.append(py::make_tuple(versions_[n].first, versions_[n].second));
   }
-  for (size_t i = stack.size() - num_returns; i < stack.size(); ++i) results.append(torch::jit::toPyObject(stack[i]));
-  writing_.clear();  // Python counts down
-  const py::tuple place = py::make_tuple(head_.phase, head_.flags, head_.module, head_.stack);
-  const py::tuple links = py::make_tuple(seen, reads, writing, versions);
-  const py::object marks = py::cast(std::vector<int>(marks_.begin(), marks_.end()));
-  const py::object state = info_.random ? py::object(py::int_(head_.state_before)) : py::object(py::none());
-  core_.hand_over_(core_.session_, info_.python, py::make_tuple(text_->text, tensors, marks), place, links, state, results);
+  writing_.clear();
+  return py::make_tuple(reads, writing, versions);
 }
 
 // The interpreter of torch, while a recorder is entered
@@ -980,6 +1238,7 @@ void bind_recorder(py::module_& module) {
         const auto* place = origins.of_current_node();
         return place == nullptr ? py::object(py::none()) : py::make_tuple(place->first, place->second);
       });
+  py::class_<Works, std::shared_ptr<Works>>(module, "Works").def("__call__", &Works::run);
   py::class_<Core, std::shared_ptr<Core>>(module, "Core")
       .def(py::init<py::object, std::shared_ptr<Memory>, std::shared_ptr<Rows>, std::shared_ptr<Origins>>())
       .def("begin_crumbs", &Core::begin_crumbs)

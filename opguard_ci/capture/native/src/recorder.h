@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 
 #include <deque>
+#include <functional>
 #include <string>
 
 #include "memory.h"
@@ -43,19 +44,22 @@ struct Info {
   std::unordered_map<std::string, std::shared_ptr<Text>> texts;
 };
 
-// The fixed facts about tensors of a dtype and shape.
+// The fixed facts about tensors of a dtype, shape and device.
 struct Spec {
   int id = NULL_ID;
   bool all_weak = false;
+  bool asked = false;  // the constants come from a device, and are there when links are worked out
   std::vector<uint64_t> constants;
 };
 
 struct Look {
   uint64_t value = 0;
+  int64_t pending = 0;  // stands for the value until that is there: a handle, or LINKED
   const Spec* spec = nullptr;
   Place place;
   const void* again = nullptr;  // where the same bytes can be looked at again
   bool by_links = false;        // they were not looked at
+  bool is_known() const { return value || pending; }
 };
 
 // What a thread is doing: the dictionaries that Python keeps for it.
@@ -65,6 +69,19 @@ struct Thread {
 };
 
 class Call;
+class Core;
+
+// What is worked out when the values of a device are there, in order; see late.py.
+class Works {
+ public:
+  explicit Works(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+  void add(std::function<void()> work, const Info* info) { works_.emplace_back(std::move(work), info); }
+  void run();
+
+ private:
+  std::shared_ptr<Core> core_;
+  std::vector<std::pair<std::function<void()>, const Info*>> works_;  // info: of the operator that it is about
+};
 
 class Core : public std::enable_shared_from_this<Core> {
  public:
@@ -74,7 +91,8 @@ class Core : public std::enable_shared_from_this<Core> {
   bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void begin_crumbs(const py::buffer& buffer);
   // Append a contract value; false if that is left to Python.
-  bool append_contract(int lane, int phase, const py::object& entry);
+  // content: its value or handle, where links are worked out late.
+  bool append_contract(int lane, int phase, const py::object& entry, const py::int_& content);
   // The number of a tensor's spec, and its place; None if that is left to Python.
   py::object lies(const at::Tensor& tensor);
   // Let go of the session.
@@ -82,15 +100,24 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   friend class Call;
+  friend class Works;
+  enum Kind : uint8_t { HOST, DEVICE, STRANGE };  // as in fingerprint/tensors.py
 
   Info* ready(const c10::OperatorHandle& op, Thread*& here);
   Info* describe(const c10::OperatorHandle& op);
   void forget_threads();
   Thread& thread();
-  bool is_ordinary(const at::Tensor& tensor);
+  Kind kind_of(const at::Tensor& tensor);
+  bool is_late() const;
+  void link_late(std::function<void()> work, const Info* info);
+  void link_contract(const Head& head, const Look& look, bool is_state);
+  static bool take(const py::object& number, Look& look);
+  uint64_t resolved(int64_t pending, const Place& place) const;
+  void load_constants(const Spec& spec) const;
   const Spec& spec(const at::Tensor& tensor);
   // base: what the tensor may be a view of; shown: what was seen of that.
   Look at(const at::Tensor& tensor, const py::object& name, bool made, bool assume, const at::Tensor* base = nullptr, const Look* shown = nullptr);
+  void queue(const std::vector<std::pair<Look*, const at::Tensor*>>& asked, const py::object& name);
   Look beside(const at::Tensor& tensor, bool made);
   uint64_t value(const at::Tensor& tensor, const py::object& name);
   uint64_t salt(c10::ScalarType dtype);
@@ -110,9 +137,9 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   struct SpecKey {
-    int dtype;
+    int dtype, device;
     c10::SmallVector<int64_t, 6> shape;
-    bool operator==(const SpecKey& other) const { return dtype == other.dtype && shape == other.shape; }
+    bool operator==(const SpecKey& other) const { return dtype == other.dtype && device == other.device && shape == other.shape; }
   };
   struct SpecHash {
     size_t operator()(const SpecKey& key) const {
@@ -130,7 +157,10 @@ class Core : public std::enable_shared_from_this<Core> {
     }
   };
 
-  py::object session_, looks_, stacks_, acquire_, release_, hand_over_, oracle_;
+  py::object session_, looks_, stacks_, acquire_, release_, hand_over_, oracle_, queue_, value_of_, works_object_;
+  py::dict late_;
+  std::shared_ptr<Works> works_;
+  size_t num_late_ = 0, max_late_ = 0;
   py::object state_sections_;
   py::dict state_, devices_, module_ids_, op_ids_, args_ids_, key_ids_;
   std::shared_ptr<Memory> memory_;
@@ -138,7 +168,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<Origins> origins_;
   Values values_;
   std::unordered_map<const void*, std::unique_ptr<Info>> infos_;
-  std::vector<uint64_t> ordinary_;  // dispatch keys
+  std::vector<std::pair<uint64_t, Kind>> kinds_;  // by dispatch keys
   std::unordered_map<SpecKey, Spec, SpecHash> specs_;
   static constexpr size_t MAX_THREADS = 1024;
   std::unordered_map<uint64_t, std::unique_ptr<Thread>> threads_;
@@ -155,7 +185,7 @@ class Core : public std::enable_shared_from_this<Core> {
 };
 
 // One call, between its reads and its writes.
-class Call {
+class Call : public std::enable_shared_from_this<Call> {
  public:
   Call(Core& core, Info& info, Thread& thread) : core_(core), info_(info), thread_(thread) {}
 
@@ -164,6 +194,11 @@ class Call {
   void before();
   void after(const torch::jit::Stack& stack, size_t num_returns);
   void abandon();
+
+  // What is put off where values come late.
+  void link_reads();
+  void link_writes();
+  void stop_writing();
 
  private:
   struct Change {
@@ -175,12 +210,13 @@ class Call {
   std::shared_ptr<Text> text_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) const;
   bool may_assume() const;
   void spend() const;
-  void link_reads();
+  void read_ahead();
+  void write_ahead();
+  void end_ahead();
+  py::tuple links();
   void verify_copied();
   void look_at(const std::vector<const at::Tensor*>& made, const std::vector<int>& slots);
   void look_again();
-  void link_writes();
-  void stop_writing();
   int kind_of_copy(const std::vector<size_t>& changed, const std::vector<at::Tensor>& outputs) const;
   void hand_over(const torch::jit::Stack& stack, size_t num_returns);
   uint64_t generator_state();
@@ -194,9 +230,10 @@ class Call {
   std::vector<Look> seen_;
   std::vector<ReadRow> reads_;
   std::vector<std::pair<int64_t, int64_t>> versions_;  // of the regions that are read: version, operators writing
-  std::vector<RegionPtr> writing_;
+  std::vector<RegionPtr> writing_, writing_ahead_;
+  bool has_device_ = false, is_put_off_ = false;  // tensors of a device; what it reads is linked late
   std::vector<Change> changes_;
-  std::vector<std::pair<size_t, uint64_t>> suspects_;
+  std::vector<std::pair<size_t, Look>> suspects_;
   std::vector<WriteRow> writes_;
   Head head_{};
 };

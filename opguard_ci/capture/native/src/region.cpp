@@ -280,6 +280,7 @@ void bind_region(py::module_& module) {
       .def_readwrite("version", &Region::version)
       .def_readwrite("writing", &Region::writing)
       .def_readwrite("ahead", &Region::ahead)
+      .def("forget", [](Region& region, int64_t lo, int64_t hi) { region.seen.keep_beside(lo, hi); })
       .def_property_readonly("identity", [](const Region& region) { return reinterpret_cast<uintptr_t>(&region); })
       .def("seen_as", [](const Region& region, const py::tuple& geometry) {
         const uint64_t* known = region.seen.find(geometry_of(geometry));

@@ -96,12 +96,12 @@ class Region {
   int64_t pointer, nbytes;
   bool foreign;
   bool fresh = false, owned = false, state = false;
-  py::object ahead = py::none();  // of Python: see ahead.py
   int64_t version = 0, writing = 0;
   std::vector<Written> writes;
   Seen seen;
   std::vector<std::pair<Geometry, int64_t>> pinned;  // torch's version counter when views were seen (level op)
   std::vector<std::pair<int64_t, int64_t>> tainted;
+  std::shared_ptr<Region> ahead;  // see ahead.py
 
  private:
   void merge();
