@@ -601,6 +601,7 @@ def garbage_collection_in_between() -> Any:
         def __del__(self) -> None:
             self.tensor.mul_(2)
 
+    gc.collect()  # from here on Python collects after as many objects in every run
     for _ in range(200):
         Cycle()
     made = torch.ones(3) * 2
