@@ -240,6 +240,18 @@ def test_a_device_may_come_into_use_at_any_time(name: str, programs: Programs):
             assert left.flags & (ASSUMED | OVER) or not right.flags & ASSUMED
 
 
+def test_late_values_in_a_window(programs: Programs):
+    """Memory is met anew where a window begins and ends, when all that waits for values was worked out."""
+    window = {"level": "op", "from_step": 1, "to_step": 2}
+    at_once, late = (programs.run(TRAINING + more, **window) for more in ("", AS_ON_A_DEVICE))
+    assert late.ok, late.answer
+    assert {event.step for event in late.events()} == {1, 2}
+    facts, values = comparable(at_once)
+    late_facts, late_values = comparable(late)
+    assert facts == late_facts
+    assert len(set(zip(values, late_values, strict=True))) == len(set(values)) == len(set(late_values))
+
+
 COUNTING = """
 from opguard_ci.capture.fingerprint.pages import Page
 
