@@ -160,9 +160,9 @@ def _gap(
         inner = [(top + block.a + n, first + block.b + n) for block in blocks for n in range(block.size)]
     else:
         inner = [(top + a, first + b) for a, b in shortest_edit(mine, other) or ()]
-    if not inner:  # too long and too different: only what occurs equally often, and what stands beside it
-        places = (side.tolist() for side in _anchors(mine, other))
-        inner = _between(left, right, [(top + a, first + b) for a, b in zip(*places, strict=True)], (top, first))
+        if not inner:  # too different: only what occurs equally often, and what stands beside it
+            places = (side.tolist() for side in _anchors(mine, other))
+            inner = _between(left, right, [(top + a, first + b) for a, b in zip(*places, strict=True)], (top, first))
     return [*pairs, *inner, *reversed(tail)]
 
 

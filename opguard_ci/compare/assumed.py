@@ -63,7 +63,7 @@ def is_torn(mine: Side, other: Side, step: int, read: Read) -> bool:
     """Whether a value was shown by a view whose like, of the same memory as far as anybody looked, shows another."""
     view, theirs = mine.view(step), other.view(step)
     value, seen = read.value, set()
-    while value not in seen and value not in theirs.known:
+    while value not in seen and not theirs.knows(value):
         seen.add(value)
         shown = view.shown(value)
         if shown is None or not shown.reads or base_name(shown.op) in _OF_THE_STORAGE:

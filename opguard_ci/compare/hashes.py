@@ -105,6 +105,15 @@ class Hasher:
         )
 
 
+def are_among(values: Words, rising: Words) -> npt.NDArray[np.bool_]:
+    """Which values occur in an array in rising order."""
+    if not len(rising):
+        return np.zeros(len(values), np.bool_)
+    places = np.minimum(rising.searchsorted(values), len(rising) - 1)
+    found: npt.NDArray[np.bool_] = rising[places] == values
+    return found
+
+
 def _mix(words: Words) -> Words:
     words = (words ^ (words >> _SHIFT)) * _ODD[1]
     words = (words ^ (words >> _SHIFT)) * _ODD[2]

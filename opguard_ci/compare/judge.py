@@ -204,7 +204,7 @@ class Judge:
         where = (event.op, event.module, PHASES.index(event.phase))
         for step in [s for s in self.candidate.steps if s < event.step]:
             view = self.candidate.view(step)
-            for earlier in view.where(view.is_at(*where)):
+            for earlier in view.where(view.is_at(*where) & self.forward.suspects(step)):
                 origin = self.forward.origin(earlier)
                 found = self.of(origin, []) if origin is not None else None
                 if found is not None and found.cause == cause.cause:

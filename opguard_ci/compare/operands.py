@@ -177,8 +177,8 @@ def _may_be_foreign(pairs: Pairs, event: Event, mine: Read, others: Read) -> boo
     """
     if not (pairs.reference.assumes or pairs.candidate.assumes) or not mine.writers or not others.writers:
         return False
-    known = (pairs.reference.view(event.step).known, pairs.candidate.view(event.step).known)
-    return mine.value not in known[0] or others.value not in known[1]
+    views = (pairs.reference.view(event.step), pairs.candidate.view(event.step))
+    return not (views[0].knows(mine.value) and views[1].knows(others.value))
 
 
 def _cause(pairs: Pairs, event: Event, mine: Read, others: Read) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, WEAK, Event, Read
 from .assumed import is_torn
+from .hashes import are_among
 from .side import Mask, Side, StepView
 from .values import base_name, call_key, is_empty, is_weak_spec, result
 
@@ -45,10 +46,9 @@ class Origins:
 
     def __init__(self, mine: Side, other: Side) -> None:
         self.mine, self.other = mine, other
-        self._new: dict[int, bool] = {}
         self._readers: dict[int, dict[tuple[str, int], tuple[Leaf, Event]]] = {}
         self._unlike: dict[int, Mask] = {}
-        self._tainted: dict[int, Mask] = {}
+        self._new: dict[int, Mask] = {}
 
     # Rule 3
 
@@ -70,10 +70,7 @@ class Origins:
 
     def new(self, event: Event) -> bool:
         """Whether the event made something that the other run does not have in this step."""
-        found = self._new.get(event.index)
-        if found is None:
-            found = self._new[event.index] = event.computes and self._is_new(event)
-        return found
+        return bool(self._new_rows(event.step)[self.mine.view(event.step).row(event)])
 
     def _is_new(self, event: Event) -> bool:
         view = self.other.view(event.step)
@@ -83,7 +80,7 @@ class Origins:
                 return True
             if write.value == NO_VALUE or is_empty(write.spec):
                 continue
-            if write.value not in view.known:
+            if not view.knows(write.value):
                 return True
             if write.flags & WEAK and write.value not in view.made(base):
                 return True
@@ -96,7 +93,7 @@ class Origins:
         if read.flags & UNREAD or read.value == NO_VALUE or is_empty(read.spec):
             return "clean", [], None
         view = self.other.view(event.step)
-        known = read.value in view.known
+        known = view.knows(read.value)
         if known and not self._weak(view, event, read):
             return "clean", [], None
         producers, allocated, over = self._behind(read, event.step)
@@ -174,7 +171,7 @@ class Origins:
         readers = self._readers.get(step)
         if readers is None:
             readers = self._readers[step] = {}
-            for event in self._suspects(step):
+            for event in self.mine.view(step).where(self.suspects(step)):
                 for read in event.reads:
                     _, _, found = self.status(event, read)
                     if found is not None:
@@ -183,65 +180,49 @@ class Origins:
 
     def all_in(self, step: int) -> Iterator[Origin]:
         """All origins of a step, in order."""
-        for event in self._suspects(step):
+        for event in self.mine.view(step).where(self.suspects(step)):
             found = self.origin(event)
             if found is not None:
                 yield found
 
     # Rules 3 to 5 for a whole step: most operators need no closer look
 
-    def _suspects(self, step: int) -> list[Event]:
-        """The operators of a step that may be new, or read what is not clean. Of an operator that the other run has
-        with its inputs and outputs, all values are known: it can only read a weak value with a new producer.
+    def suspects(self, step: int) -> Mask:
+        """Which rows of a step may be origins: operators that are new, or that read what the other run does not know.
+
+        Those that the other run has with the same inputs and outputs are neither.
         """
-        view = self.mine.view(step)
-        readers = np.zeros(len(view.arrays), np.bool_)
-        readers[view.link_rows[self._tainted_links(step)]] = True
-        return view.where(view.is_op & (self._unlike_rows(step) | readers))
+        view, other = self.mine.view(step), self.other.view(step)
+        arrays = view.arrays
+        is_new = self._new_rows(step)
+        reads = view.read_rows[~are_among(arrays.read_value, other.known) & (arrays.read_value != NO_VALUE)]
+        found = is_new.copy()
+        found[reads] = True
+        return found & self._unlike_rows(step)
 
     def _unlike_rows(self, step: int) -> Mask:
         """Which rows are operators that the other run does not have with the same inputs and outputs."""
         found = self._unlike.get(step)
         if found is None:
-            mine, other = self.mine.view(step), self.other.view(step)
-            alike = np.isin(mine.hashes.full, other.hashes.full[other.is_op])
-            found = self._unlike[step] = mine.is_op & (~alike | mine.is_hiding)
+            mine = self.mine.view(step)
+            found = self._unlike[step] = mine.is_op & (~self.other.view(step).does(mine) | mine.is_hiding)
         return found
 
-    def _tainted_rows(self, step: int) -> Mask:
-        """Which rows are new operators, or copies that may pass on what one made."""
-        found = self._tainted.get(step)
+    def _new_rows(self, step: int) -> Mask:
+        """Which rows are new operators."""
+        found = self._new.get(step)
         if found is None:
-            view = self.mine.view(step)
+            view, other = self.mine.view(step), self.other.view(step)
+            unlike = self._unlike_rows(step)
+            unknown = view.holds_something & ~are_among(view.arrays.write_value, other.known)
             found = np.zeros(len(view.arrays), np.bool_)
-            for row in np.flatnonzero(self._unlike_rows(step)).tolist():
-                found[row] = self.new(view.event(row))
-            ends = view.arrays.writer_offsets[view.arrays.read_offsets]  # of each row's part of ``writers``
-            for row in np.flatnonzero(view.is_copy).tolist():  # in order: a copy's writers come before it
-                writers = view.arrays.writers[ends[row] : ends[row + 1]].tolist()
-                places = (writer - view.arrays.first for writer in writers)
-                found[row] = any(found[p] if p >= 0 else self._taints(p + view.arrays.first) for p in places)
-            self._tainted[step] = found
+            found[view.write_rows[unknown]] = True
+            found &= unlike
+            closer = unlike & ~found & (view.is_hiding | view.is_weak | other.makes(view))
+            for row in np.flatnonzero(closer).tolist():
+                found[row] = self._is_new(view.event(row))
+            self._new[step] = found
         return found
-
-    def _tainted_links(self, step: int) -> Mask:
-        """Which entries of ``writers`` are tainted rows, of this step or of an earlier one."""
-        view = self.mine.view(step)
-        writers, first = view.arrays.writers, view.arrays.first
-        found = np.zeros(len(writers), np.bool_)
-        inside = writers >= first
-        found[inside] = self._tainted_rows(step)[writers[inside] - first]
-        earlier = [index for index in np.unique(writers[~inside]).tolist() if self._taints(index)]
-        return found | np.isin(writers, earlier) if earlier else found
-
-    def _taints(self, index: int) -> bool:
-        """Whether an event of an earlier step is new or a copy, which may pass on what a new one made."""
-        step = self.mine.step_of(index)
-        if step is None:
-            return False
-        view = self.mine.view(step)
-        row = index - view.arrays.first
-        return bool(view.is_copy[row]) or (bool(self._unlike_rows(step)[row]) and self.new(view.event(row)))
 
     # Rule 8
 

@@ -30,18 +30,22 @@ from ..trace.model import (
     StepTable,
     Strings,
 )
-from .hashes import Hasher, Hashes
-from .values import base_name
+from .hashes import Hasher, Hashes, Words, are_among
+from .values import base_name, is_empty
 
 Mask = npt.NDArray[np.bool_]
-_Calls = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+_Calls = tuple[Words, npt.NDArray[np.int64]]
 """Hashes in order, and the row of each."""
 
-_COMPUTING: Final = tuple(KINDS.index(kind) for kind in COMPUTING)
+_COMPUTING: Final = np.array([kind in COMPUTING for kind in KINDS])
 _COLLECTIVE: Final = KINDS.index("collective")
 _VIEW: Final = KINDS.index("view")
 _COPY: Final = KINDS.index("copy")
 _CONTRACT: Final = KINDS.index("contract")
+
+
+def _emptiness(spec: str) -> int:
+    return int(is_empty(spec))
 
 
 class StepView:
@@ -78,7 +82,7 @@ class StepView:
     @cached_property
     def is_op(self) -> Mask:
         """Which rows are operators, collectives or compiled graphs, views, copies and allocations aside."""
-        found: Mask = np.isin(self.arrays.kind, _COMPUTING)
+        found: Mask = _COMPUTING[self.arrays.kind]
         return found
 
     @cached_property
@@ -124,6 +128,11 @@ class StepView:
         return self._of_reads((self.arrays.read_flags & OVER) != 0)
 
     @cached_property
+    def is_weak(self) -> Mask:
+        """Which rows wrote a weak value."""
+        return self._of_writes((self.arrays.write_flags & WEAK) != 0)
+
+    @cached_property
     def is_hiding(self) -> Mask:
         """Which rows changed an argument that their schema calls read-only."""
         return self._of_writes((self.arrays.write_flags & HIDDEN) != 0)
@@ -144,22 +153,22 @@ class StepView:
 
     def _of_writes(self, writes: Mask) -> Mask:
         found = np.zeros(len(self.arrays), np.bool_)
-        found[np.repeat(np.arange(len(found)), np.diff(self.arrays.write_offsets))[writes]] = True
+        found[self.write_rows[writes]] = True
         return found
 
     # Values
 
     @cached_property
-    def known(self) -> set[int]:
-        """All values that occur."""
-        found = {*self.arrays.read_value.tolist(), *self.arrays.write_value.tolist()}
-        found.discard(NO_VALUE)
-        return found
+    def known(self) -> Words:
+        """All values that occur, in rising order."""
+        found = np.sort(np.concatenate([self.arrays.read_value, self.arrays.write_value]))
+        return found[found.searchsorted(np.uint64(NO_VALUE), "right") :]
 
     def knows(self, value: int) -> bool:
         """Whether a value occurs."""
-        number, arrays = np.uint64(value), self.arrays
-        return value != NO_VALUE and bool((arrays.read_value == number).any() or (arrays.write_value == number).any())
+        number = np.uint64(value)
+        place = int(self.known.searchsorted(number))
+        return place < len(self.known) and bool(self.known[place] == number)
 
     def made(self, base: str) -> set[int]:
         """The values that operators of a name wrote."""
@@ -176,6 +185,14 @@ class StepView:
         """The names of operators that changed an argument in hiding."""
         names = self.arrays.strings.op.strings
         return {base_name(names[number]) for number in self.arrays.op[self.is_hiding].tolist()}
+
+    @cached_property
+    def holds_something(self) -> Mask:
+        """Which writes left a value: memory that nobody wrote has none, and tensors without an element."""
+        arrays = self.arrays
+        is_void = self._hasher.texts.of(arrays.strings, "spec", arrays.write_spec, _emptiness)
+        found: Mask = (arrays.write_value != NO_VALUE) & (is_void == 0)
+        return found
 
     @cached_property
     def weak(self) -> set[int]:
@@ -203,6 +220,18 @@ class StepView:
         order = np.argsort(calls, kind="stable")
         return calls[order], rows[order]
 
+    @cached_property
+    def _full(self) -> Words:
+        return np.sort(self.hashes.full[self.is_op])
+
+    def does(self, other: StepView) -> Mask:
+        """Which rows of another run's step have an operator here with their calls and results."""
+        return are_among(other.hashes.full, self._full)
+
+    def makes(self, other: StepView) -> Mask:
+        """Which rows of another run's step have an operator here with their calls."""
+        return are_among(other.hashes.call, self._ops[0])
+
     def calls(self, call: np.uint64) -> list[Event]:
         """The operators whose calls have a hash, in order."""
         return self._with(call, self._ops)
@@ -222,9 +251,9 @@ class StepView:
 
     @cached_property
     def _shown(self) -> dict[int, int]:
-        rows = np.repeat(np.arange(len(self.arrays)), np.diff(self.arrays.write_offsets))
-        chosen = self.is_view[rows]
-        pairs = zip(self.arrays.write_value[chosen].tolist()[::-1], rows[chosen].tolist()[::-1], strict=True)
+        chosen = self.is_view[self.write_rows]
+        rows = self.write_rows[chosen]
+        pairs = zip(self.arrays.write_value[chosen].tolist()[::-1], rows.tolist()[::-1], strict=True)
         return dict(pairs)
 
     def _with(self, call: np.uint64, among: _Calls) -> list[Event]:
@@ -238,6 +267,11 @@ class StepView:
     def read_rows(self) -> npt.NDArray[np.int64]:
         """The row of each read."""
         return np.repeat(np.arange(len(self.arrays)), np.diff(self.arrays.read_offsets))
+
+    @cached_property
+    def write_rows(self) -> npt.NDArray[np.int64]:
+        """The row of each write."""
+        return np.repeat(np.arange(len(self.arrays)), np.diff(self.arrays.write_offsets))
 
     @cached_property
     def link_rows(self) -> npt.NDArray[np.int64]:
