@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, WEAK, Event, Read
 from .assumed import is_torn
-from .hashes import are_among
+from .hashes import Words, are_among
 from .side import Mask, Side, StepView
 from .values import base_name, call_key, is_empty, is_weak_spec, result
+
+Places = npt.NDArray[np.int64]
 
 _MAX_COPIES: Final = 1000
 
@@ -49,6 +52,7 @@ class Origins:
         self._readers: dict[int, dict[tuple[str, int], tuple[Leaf, Event]]] = {}
         self._unlike: dict[int, Mask] = {}
         self._new: dict[int, Mask] = {}
+        self._suspects: dict[int, Mask] = {}
 
     # Rule 3
 
@@ -192,13 +196,18 @@ class Origins:
 
         Those that the other run has with the same inputs and outputs are neither.
         """
-        view, other = self.mine.view(step), self.other.view(step)
-        arrays = view.arrays
-        is_new = self._new_rows(step)
-        reads = view.read_rows[~are_among(arrays.read_value, other.known) & (arrays.read_value != NO_VALUE)]
-        found = is_new.copy()
-        found[reads] = True
-        return found & self._unlike_rows(step)
+        found = self._suspects.get(step)
+        if found is None:
+            view, unlike = self.mine.view(step), self._unlike_rows(step)
+            values, rows = view.arrays.read_value, view.read_rows
+            found = self._new_rows(step).copy()
+            found[self._unknown(step, values, rows, unlike[rows] & (values != NO_VALUE))] = True
+            self._suspects[step] = found
+        return found
+
+    def _unknown(self, step: int, values: Words, rows: Places, chosen: Mask) -> Places:
+        """The rows of some chosen reads or writes whose values the other run does not know."""
+        return rows[chosen][~are_among(values[chosen], self.other.view(step).known)]
 
     def _unlike_rows(self, step: int) -> Mask:
         """Which rows are operators that the other run does not have with the same inputs and outputs."""
@@ -214,12 +223,12 @@ class Origins:
         if found is None:
             view, other = self.mine.view(step), self.other.view(step)
             unlike = self._unlike_rows(step)
-            unknown = view.holds_something & ~are_among(view.arrays.write_value, other.known)
+            rows = view.write_rows
             found = np.zeros(len(view.arrays), np.bool_)
-            found[view.write_rows[unknown]] = True
-            found &= unlike
-            closer = unlike & ~found & (view.is_hiding | view.is_weak | other.makes(view))
-            for row in np.flatnonzero(closer).tolist():
+            found[self._unknown(step, view.arrays.write_value, rows, unlike[rows] & view.holds_something)] = True
+            rest = np.flatnonzero(unlike & ~found)
+            closer = view.is_hiding[rest] | view.is_weak[rest] | other.makes(view.hashes.call[rest])
+            for row in rest[closer].tolist():
                 found[row] = self._is_new(view.event(row))
             self._new[step] = found
         return found

@@ -228,9 +228,9 @@ class StepView:
         """Which rows of another run's step have an operator here with their calls and results."""
         return are_among(other.hashes.full, self._full)
 
-    def makes(self, other: StepView) -> Mask:
-        """Which rows of another run's step have an operator here with their calls."""
-        return are_among(other.hashes.call, self._ops[0])
+    def makes(self, calls: Words) -> Mask:
+        """Which calls an operator makes here."""
+        return are_among(calls, self._ops[0])
 
     def calls(self, call: np.uint64) -> list[Event]:
         """The operators whose calls have a hash, in order."""

@@ -140,7 +140,7 @@ class Decoder:
         if len(written_by) and (written_by.min() < NULL or written_by.max() >= first + rows):
             raise ValueError("a read names a writer that does not exist")
         _check_slots(columns["reads"], columns["writes"], _numpy(writes.field("slot")))
-        lane, generator = _numpy(columns["lane"]), _numpy(columns["generator"].fill_null(NULL))
+        lane, generator = _numpy(columns["lane"]), _filled(columns["generator"])
         if rows and (lane.min() < 0 or generator.min() < NULL):
             raise ValueError("a lane or generator number is negative")
         return StepArrays(
@@ -174,7 +174,7 @@ class Decoder:
 
     def _ids(self, name: str, column: pa.DictionaryArray) -> Numbers:
         numbers = self._numbers(name, column.dictionary)
-        indices = _numpy(column.indices.fill_null(NULL) if column.null_count else column.indices)
+        indices = _filled(column.indices)
         # The extra last entry answers for index -1.
         return indices if numbers is None else np.append(numbers, NULL)[indices]
 
@@ -224,6 +224,17 @@ def _numpy(array: pa.Array) -> Numbers:
     if array.null_count:
         raise ValueError("a value is null")
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _filled(array: pa.Array) -> Numbers:
+    """Numbers of 32 bits, ``NULL`` where there is none."""
+    if not array.null_count:
+        return _numpy(array)
+    valid, data = array.buffers()
+    size, start = len(array), array.offset
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=start + size, bitorder="little")
+    numbers = np.frombuffer(data, np.int32, size, offset=4 * start)
+    return np.where(bits[start:], numbers, np.int32(NULL))
 
 
 def _offsets(lists: pa.ListArray) -> Numbers:
