@@ -114,7 +114,8 @@ def project(pytester: pytest.Pytester, home: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home / "home"))  # pytester gives each test another, and servers go by it
+    for name in ("HOME", "USERPROFILE"):  # pytester gives each test others, and servers go by all variables
+        monkeypatch.setenv(name, str(home / "home"))
     monkeypatch.setenv("OPGUARD_CACHE", str(home / "cache"))
     monkeypatch.setenv("OPGUARD_SERVER_IDLE", "120")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -39,6 +40,7 @@ def describe(request: Any) -> dict[str, Any]:
         "descriptors": sorted(str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()),
         "main": os.getsid(0) == os.getpid(),
         "path": sys.path,
+        "collects": gc.isenabled(),
     }
 
 

@@ -50,6 +50,7 @@ print(json.dumps([profile.effective(), document, environment.environment_key(doc
     assert seen["effective"] == effective
     assert seen["document"] == document
     assert seen["key"] == key
+    assert seen["collects"]
 
 
 def test_strict_is_in_force(strict: Server) -> None:
