@@ -78,7 +78,7 @@ def replay(project: Project, journal: Path) -> dict[str, Any]:
 class _Bisection:
     def __init__(self, project: Project, job: Job, good: str, bad: str, options: BisectOptions) -> None:
         self._project = project
-        self._contract = replace(job, level="contract")
+        self._contract = replace(job, level="contract", from_step=None, to_step=None)
         self._events = replace(job, level="auto" if job.level == "contract" else job.level)
         self._options = options
         repository = project.repository

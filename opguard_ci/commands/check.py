@@ -168,7 +168,8 @@ def _lead_on(project: Project, job: Job, document: dict[str, Any], args: argpars
         document["notes"].append("The golden's commit is gone, so there is no good end for a bisection.")
         return
     head, changed = project.repository.head(), project.commits.changed()
-    options = ["--profile", args.profile] if args.profile else []
+    given = {"--profile": args.profile, "--from-step": job.from_step, "--to-step": job.to_step}
+    options = [str(word) for name, value in given.items() if value is not None for word in (name, value)]
     words = ["opguard", "bisect", "--good", good, "--bad", "HEAD" if changed else head, *options]
     document["command"] = f"{shlex.join(words)} {_target_words(job)}"
     if changed:

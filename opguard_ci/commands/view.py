@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> Result:
 def _written(args: argparse.Namespace) -> Path:
     try:
         text = _page([Path(path) for path in args.paths])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise UsageError("not-a-report", f"{args.paths[0]} is no object that opguard_ci printed ({why}).") from None
     if args.output is None:

@@ -217,12 +217,23 @@ def _between(
 
 
 def structure(aligned: Alignment) -> dict[str, int]:
-    """How many operators one side has more than the other, and how many stand elsewhere."""
-    left, right = (side.view.hashes.form[side.view.is_op] for side in (aligned.reference, aligned.candidate))
+    """How many operators one side has more than the other, how many have other arguments or shapes, and how many stand
+    elsewhere. ``changed`` is only there if any are.
+    """
+    num_left = int(aligned.reference.view.is_op.sum())
+    inserted, removed = _surplus(aligned, "base")
+    other_forms = _surplus(aligned, "form")[1]
+    changed = other_forms - removed  # exchanged for another form of the same operator
+    in_place = int(aligned.reference.view.is_op[aligned.reference.rows[aligned.places[0]]].sum())
+    found = {"inserted": inserted, "removed": removed, "moved": max(0, num_left - other_forms - in_place)}
+    return {**found, "changed": changed} if changed else found
+
+
+def _surplus(aligned: Alignment, name: str) -> tuple[int, int]:
+    """How many operators the candidate has more, and the reference, of equal ones by a hash."""
+    left, right = (getattr(side.view.hashes, name)[side.view.is_op] for side in (aligned.reference, aligned.candidate))
     keys, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
     more = np.bincount(numbers[len(left) :], minlength=len(keys)) - np.bincount(
         numbers[: len(left)], minlength=len(keys)
     )
-    inserted, removed = int(more[more > 0].sum()), -int(more[more < 0].sum())
-    in_place = int(aligned.reference.view.is_op[aligned.reference.rows[aligned.places[0]]].sum())
-    return {"inserted": inserted, "removed": removed, "moved": max(0, len(left) - removed - in_place)}
+    return int(more[more > 0].sum()), -int(more[more < 0].sum())

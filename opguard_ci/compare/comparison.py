@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -189,11 +189,16 @@ class Comparison(Manifests):
 
     def structure(self) -> dict[str, int]:
         """How many operators more and fewer, and elsewhere, in the steps that differ."""
-        total: Counter[str] = Counter(inserted=0, removed=0, moved=0)
-        for step in filter(self.sees, self.differing):
-            if step in self.common:
-                total.update(structure(self.judge.pairs.alignment(step)))
-        return dict(total)
+        steps = (step for step in filter(self.sees, self.differing) if step in self.common)
+        return total_structure(structure(self.judge.pairs.alignment(step)) for step in steps)
+
+
+def total_structure(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The counts of several steps or ranks together."""
+    total = Counter(inserted=0, removed=0, moved=0)
+    for part in parts:
+        total.update(part)
+    return dict(total)
 
 
 def contract_json(step: int, found: list[Difference]) -> list[dict[str, Any]]:
@@ -204,13 +209,18 @@ def contract_json(step: int, found: list[Difference]) -> list[dict[str, Any]]:
 def only_contract(step: int, found: list[Difference], judge: Judge) -> dict[str, Any]:
     """Never answer nothing: the contract value that differs and its last writers."""
     first = found[0]
-    event = first.candidate or first.reference
+    writers = [
+        None if event is None else max(side.writers(event.reads[0]), key=lambda e: e.index, default=event)
+        for side, event in ((judge.reference, first.reference), (judge.candidate, first.candidate))
+    ]
+    name, event, like = "candidate", writers[1], writers[0]
+    if event is None:
+        name, event, like = "reference", writers[0], None
     assert event is not None
-    side = judge.candidate if first.candidate is not None else judge.reference
-    writer = max(side.writers(event.reads[0]), key=lambda e: e.index, default=event)
-    name = "candidate" if first.candidate is not None else "reference"
+    if like is not None and like.op != event.op:
+        like = None
     cause = "missing" if first.candidate is None else "state"
     detail = f"{first.name} differs and no recorded operator explains it"
-    if first.candidate is None or first.reference is None:
+    if None in writers:
         detail = f"{first.name} is in the contract of the {name} only"
-    return describe_cause(Cause(cause, writer, name, detail=detail), judge, step=step)
+    return describe_cause(Cause(cause, event, name, like, detail), judge, step=step)

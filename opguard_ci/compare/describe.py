@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, Event
@@ -34,6 +35,8 @@ def describe_event(cause: Cause, step: int | None = None) -> dict[str, Any]:
         "tensors": [],
         "event": event.index,
     }
+    if event.kind == "contract":
+        found["value"] = event.args
     return found
 
 
@@ -120,11 +123,15 @@ def _evidence(cause: Cause) -> dict[str, Any]:
     event = cause.computes or cause.event
     like = cause.like
     reference, candidate = (event, like) if cause.side == "reference" else (like, event)
-    names = event.args
+    is_contract = event.kind == "contract"  # whose argument text is its name
+
+    def name_of(number: int) -> str:
+        return event.args if is_contract else argument_name(event.args, number)
+
     return {
-        "inputs": _tensors(_reads(reference), _reads(candidate), names),
-        "arguments": _arguments(reference, candidate),
-        "outputs": _tensors(_writes(reference), _writes(candidate), names),
+        "inputs": _tensors(_reads(reference), _reads(candidate), name_of),
+        "arguments": [] if is_contract else _arguments(reference, candidate),
+        "outputs": _tensors(_writes(reference), _writes(candidate), name_of),
         "generator": _generator(reference, candidate),
     }
 
@@ -145,7 +152,9 @@ def _writes(event: Event | None) -> list[tuple[str, int, str, bool]]:
 
 
 def _tensors(
-    reference: list[tuple[str, int, str, bool]], candidate: list[tuple[str, int, str, bool]], args: str
+    reference: list[tuple[str, int, str, bool]],
+    candidate: list[tuple[str, int, str, bool]],
+    name_of: Callable[[int], str],
 ) -> list[dict[str, Any]]:
     left, right = {item[0]: item for item in reference}, {item[0]: item for item in candidate}
     rows = []
@@ -154,7 +163,7 @@ def _tensors(
         shown = mine or other
         assert shown is not None
         row: dict[str, Any] = {
-            "name": argument_name(args, int(key)) if key.isdigit() else key,
+            "name": name_of(int(key)) if key.isdigit() else key,
             "reference": _hex(other[1]) if other else None,
             "candidate": _hex(mine[1]) if mine else None,
             "equal": bool(mine and other and mine[1] == other[1]),

@@ -62,8 +62,10 @@ class Hashes:
     """Equal if the values are that were written openly."""
     full: Words
     """Equal if ``full_key`` is: call and result."""
+    base: Words
+    """Operator whatever its form."""
     form: Words
-    """Operator whatever its form, arguments, shapes of what it writes."""
+    """That, arguments, and shapes of what it writes."""
     place: Words
     """Form and phase."""
     value: Words
@@ -93,12 +95,14 @@ class Hasher:
         drawn = np.where(step.generator == NULL, np.uint64(0), step.state_before)
 
         call = _joined(op, args, read, _lists(offsets, slots, specs), drawn)
-        form = _joined(texts.of(strings, "op", step.op, base_hash), args, _lists(offsets, specs))
+        base = texts.of(strings, "op", step.op, base_hash)
+        form = _joined(base, args, _lists(offsets, specs))
         result = _lists(offsets, step.write_value[open_])
         return Hashes(
             call=call,
             result=result,
             full=_joined(call, result),
+            base=base,
             form=form,
             place=_joined(form, step.phase.astype(np.uint64)),
             value=_joined(op, args, read),

@@ -8,7 +8,6 @@ from there back, until a rank is found that departs by itself. If all gave the s
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ from ..trace.model import Event, StepInfo
 from ..trace.ranks import of_rank
 from .cause import Cause
 from .collectives import Together, members
-from .comparison import Comparison, contract_json, only_contract
+from .comparison import Comparison, contract_json, only_contract, total_structure
 from .contract import Difference
 from .describe import describe_cause
 from .manifests import identity, other_environments
@@ -96,11 +95,10 @@ class _Ranks:
             "candidate": identity(self.right),
             "coverage": self.right.get("coverage", {}),
             "findings": self._each([part.findings() for part in self.parts]),
-            "structure": dict(sum((Counter(part.structure()) for part in self.parts), Counter())),
+            "structure": total_structure(part.structure() for part in self.parts),
             "tolerance": self._tolerance(),
             "declared_unstable": self._declared_unstable(),
         }
-        base["structure"] = {name: base["structure"].get(name, 0) for name in ("inserted", "removed", "moved")}
         for rank, (step, found) in hard.items():
             self._follow(_Root(rank, self.parts[rank].cause(step, found), step, tuple(found)))
         if hard and not self._roots and self._excused:

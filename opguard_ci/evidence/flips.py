@@ -16,7 +16,7 @@ MAX_BITS: Final = 3
 """So many flipped bits of one element are looked for; or two of any two elements of a small tensor."""
 _MAX_TRIED: Final = 4_000_000
 _MAX_HASHED: Final = 32 << 30
-"""Bytes that are hashed at most: 256 KiB can be searched for a single bit."""
+"""Bytes that are hashed at most: 64 KiB can be searched for a single bit."""
 
 
 def find_flips(data: bytes, dtype: str, seen: int, element_bytes: int) -> list[int] | None:

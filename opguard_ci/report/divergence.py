@@ -19,8 +19,8 @@ Item = TypeVar("Item")
 
 
 def place(divergence: Divergence) -> str:
-    """Step, phase, operator and module in one phrase."""
-    where = clean(divergence.get("op") or "the contract")
+    """Step, phase, operator and module in one phrase; of a contract value that no operator explains, its name."""
+    where = clean(divergence.get("value") or divergence.get("op") or "the contract")
     if module := divergence.get("module"):
         where += f" in {clean(module)}"
     return ", ".join([*_when(divergence), where])
@@ -45,14 +45,15 @@ def divergence_block(divergence: Divergence) -> list[Line]:
     cause = clean(divergence.get("cause") or "")
     detail = clean(divergence.get("detail") or "")
     lines = field("where", _where(divergence))
-    lines += field("operator", clean(divergence.get("op") or "none"))
+    value = clean(divergence.get("value") or "")
+    lines += field("value", value) if value else field("operator", clean(divergence.get("op") or "none"))
     if (computes := divergence.get("computes")) and computes != divergence.get("op"):
         lines += field("computes", clean(computes))
     lines += field("what", f"{cause}: {detail}" if detail else cause, style="mark")
     one_of = [clean(other) for other in _list(divergence.get("one_of"), str)]
     if one_of:
         lines += field("", f"One of: {', '.join(one_of)}. The level of these traces does not tell.")
-    elif cause in CAUSES:
+    elif cause in CAUSES and not (value and cause == "state"):  # no operator read it
         lines += field("", CAUSES[cause])
     lines += _draws(divergence.get("draw"))
     lines += _blocks(divergence)

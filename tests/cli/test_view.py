@@ -74,7 +74,16 @@ def test_one_trace_and_kept_ones(folder: Path, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    "content", ["[]", "{}", "not json", '{"verdict": 3}', '{"verdict": "error"}', '{"verdict": "ok", "results": [3]}']
+    "content",
+    [
+        "[]",
+        "{}",
+        "not json",
+        '{"verdict": 3}',
+        '{"verdict": "error"}',
+        '{"verdict": "ok", "results": [3]}',
+        "[" * 99_999,
+    ],
 )
 def test_what_is_no_report(content: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Anything else is refused in a sentence, and no page is left."""

@@ -95,6 +95,13 @@ def test_structure_counts() -> None:
     assert structure(align(left, right)) == {"inserted": 2, "removed": 1, "moved": 1}
 
 
+def test_other_arguments_are_neither_inserted_nor_removed() -> None:
+    """The operator is on both sides: it changed, wherever it stands, as often as it has no equal on the other side."""
+    left = _view([op("a", extra="n=1"), op("b"), op("a", extra="n=2"), op("a", extra="n=2")])
+    right = _view([op("b"), op("a", extra="n=2"), op("a", extra="n=3"), op("a", extra="n=4"), op("a", extra="n=4")])
+    assert structure(align(left, right)) == {"inserted": 1, "removed": 0, "moved": 0, "changed": 2}
+
+
 @pytest.mark.parametrize("names", [2, 200])
 def test_long_lists_take_no_quadratic_time(names: int) -> None:
     """4,000 operators with 40 changes are laid side by side in a moment, whether names repeat or not."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from opguard_ci.compare.align import place
 from opguard_ci.compare.hashes import Hasher, Words
-from opguard_ci.compare.values import call_key, full_key, result
+from opguard_ci.compare.values import base_name, call_key, full_key, result
 from opguard_ci.trace.arrays import StepArrays
 from opguard_ci.trace.model import Event, StepTable
 from tests.strategies import step_tables
@@ -26,6 +26,7 @@ def _value(event: Event) -> Any:
         ("call", call_key),
         ("full", full_key),
         ("result", result),
+        ("base", lambda event: base_name(event.op)),
         ("form", lambda event: place(event)[:3]),
         ("place", place),
         ("value", _value),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from opguard_ci.compare import compare_traces
+from opguard_ci.report.layout import plain
+from opguard_ci.report.text import render
 
 from .build import contract, op, trace
 from .running import MemoryTrace
@@ -42,3 +44,11 @@ def test_a_fault_outside_is_found_by_the_contract():
         assert verdict.first_divergence is not None
         assert (verdict.first_divergence["step"], verdict.contract[0]["name"]) == (step, "loss")
         assert f"--from-step {step} --to-step {step}" in verdict.notes[-1]
+        assert verdict.first_divergence["value"] == "loss"
+        (shown,) = verdict.first_divergence["evidence"]["inputs"]
+        assert (shown["name"], shown["reference"], shown["candidate"]) == ("loss", f"{10 + step:016x}", f"{99:016x}")
+        assert None not in verdict.first_divergence["events"].values()
+        text = plain(render({**verdict.to_json(), "target": "train.py"}))
+        assert f"diverged: step {step}, forward, loss: state" in text
+        assert "value       loss\n" in text
+        assert "operator read it" not in text

@@ -47,6 +47,13 @@ def test_another_tensor_is_no_flip():
     assert find_flips(data, "float32", cpu.of_bytes(flipped(data, [5]), torch.int32), 4) is None
 
 
+def test_the_largest_tensor_that_is_searched():
+    """Has 64 KiB, as the documentation says."""
+    for size, bits in ((1 << 16, [3]), ((1 << 16) + 4, None)):
+        seen = cpu.of_bytes(flipped(bytes(size), [3]), torch.float32)
+        assert find_flips(bytes(size), "float32", seen, 4) == bits
+
+
 def test_a_large_tensor_is_given_up():
     """What would take minutes is not tried."""
     begin = time.process_time()

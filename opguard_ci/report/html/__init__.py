@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from opguard_ci.report.check import failed, header
 from opguard_ci.report.html import bisection, comparison
-from opguard_ci.report.html.build import Html, el, join, section
+from opguard_ci.report.html.build import Html, el, join, rest, section
 from opguard_ci.report.html.divergence import cause, headline
 from opguard_ci.report.html.page import page
 
@@ -37,21 +37,25 @@ def check_page(document: Document, pictures: Sequence[tuple[Picture | None, Pict
     if len(results) == 1:
         return page(f"{document['verdict']}: {results[0]['target']}", _result(results[0], pictures[0], "h1"))
     order = sorted(range(len(results)), key=lambda n: not failed(results[n], strict))
-    listed = el("ol", [_entry(results[n], n) for n in order[:MAX_LISTED]], class_="results")
     top = el("header", el("div", comparison.chip(document["verdict"])), el("h1", header(document)))
-    parts: list[Html] = []
+    parts: dict[int, Html] = {}
     for n in order[:MAX_RESULTS]:
-        if sum(map(len, parts)) > MAX_SIZE:
+        if sum(map(len, parts.values())) > MAX_SIZE:
             break
         inner = _result(results[n], pictures[n], "h2")
-        parts.append(el("div", inner, class_="result", id=f"result-{n}"))
-    return page(f"{document['verdict']}: {len(results)} recipes", top, section("Recipes", listed), parts)
+        parts[n] = el("div", inner, class_="result", id=f"result-{n}")
+    entries = [_entry(results[n], f"#result-{n}" if n in parts else None) for n in order[:MAX_LISTED]]
+    listed = el("ol", entries, rest("li", results, MAX_LISTED), class_="results")
+    words = f"The first {len(parts)} are shown in full." if len(parts) < len(results) else None
+    recipes = section("Recipes", listed, el("p", words, class_="dim") if words else None)
+    return page(f"{document['verdict']}: {len(results)} recipes", top, recipes, list(parts.values()))
 
 
-def _entry(result: Document, number: int) -> Html:
+def _entry(result: Document, link: str | None) -> Html:
     first = result.get("first_divergence")
     said = join(" ", headline(first), ": ", cause(first)) if first else None
-    return el("li", comparison.chip(result["verdict"]), " ", el("a", result["target"], href=f"#result-{number}"), said)
+    name = el("a", result["target"], href=link) if link else el("span", result["target"])
+    return el("li", comparison.chip(result["verdict"]), " ", name, said)
 
 
 def _result(result: Document, pictures: tuple[Picture | None, Picture | None], level: str) -> Html:

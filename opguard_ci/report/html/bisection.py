@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from opguard_ci.report.bisect import HEADLINES, hunk_name
-from opguard_ci.report.html.build import Content, Html, el, join, number, section
+from opguard_ci.report.html.build import Content, Html, el, join, number, rest, section
 from opguard_ci.report.html.comparison import chip
 from opguard_ci.report.html.divergence import facts
 
@@ -34,10 +34,9 @@ def bisection(document: Document) -> Html:
     subjects = document.get("subjects") or {}
     rows: list[tuple[str, Content]] = []
     if not document.get("first_bad"):
-        rows += [
-            ("one of" if n == 0 else "", _named(c, subjects)) for n, c in enumerate(document.get("candidates") or ())
-        ]
-        rows = rows[:MAX_COMMITS]
+        candidates = list(document.get("candidates") or ())
+        rows += [("one of" if n == 0 else "", _named(c, subjects)) for n, c in enumerate(candidates[:MAX_COMMITS])]
+        rows += [("", more)] if (more := rest("span", candidates, MAX_COMMITS)) else []
     rows.append(("good end", el("code", document.get("good"))))
     rows.append(("bad end", el("code", document.get("bad"))))
     rows.append(("runs", f"{number(document.get('runs'))} made, {number(document.get('cached'))} known from before"))
@@ -66,9 +65,8 @@ def _hunks(document: Document) -> Html | None:
     if not hunks:
         return None
     shown = [_hunk(hunk) for hunk in hunks[:MAX_HUNKS]]
-    rest = el("p", f"… and {len(hunks) - MAX_HUNKS} more", class_="dim") if len(hunks) > MAX_HUNKS else None
     words = "The smallest set of the commit's changes that gives its numbers."
-    return section("The change", el("p", words, class_="dim"), shown, rest)
+    return section("The change", el("p", words, class_="dim"), shown, rest("p", hunks, MAX_HUNKS))
 
 
 def _hunk(hunk: Mapping[str, Any]) -> Html:
@@ -96,7 +94,8 @@ def _transitions(document: Document, subjects: Mapping[str, str]) -> Html | None
            el("td", "yes" if t.get("declared") else "no"))
         for t in found[:MAX_COMMITS]
     ]  # fmt: skip
-    return join(el("h3", "All changes found"), el("table", el("thead", head), el("tbody", rows), class_="plain"))
+    table = el("table", el("thead", head), el("tbody", rows), class_="plain")
+    return join(el("h3", "All changes found"), table, rest("p", found, MAX_COMMITS))
 
 
 def _skipped(document: Document) -> Html | None:
@@ -104,4 +103,4 @@ def _skipped(document: Document) -> Html | None:
     if not found:
         return None
     rows = [el("li", el("code", str(entry["commit"])[:12]), " ", str(entry["reason"])) for entry in found[:MAX_COMMITS]]
-    return join(el("h3", "Skipped"), el("ul", rows))
+    return join(el("h3", "Skipped"), el("ul", rows, rest("li", found, MAX_COMMITS)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Final
 
 from opguard_ci.report.clean import clean
@@ -56,6 +56,11 @@ def el(tag: str, *content: Content, **attributes: object) -> Html:
 def section(title: str, *content: Content, **attributes: object) -> Html:
     """A part of a page with its heading."""
     return el("section", el("h2", title), *content, **attributes)
+
+
+def rest(tag: str, found: Sized, shown: int) -> Html | None:
+    """How many entries of a list are not shown, if any."""
+    return el(tag, f"… and {len(found) - shown:,} more", class_="dim") if len(found) > shown else None
 
 
 def number(value: object) -> str:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from opguard_ci.report.advice import next_steps
 from opguard_ci.report.attribution import said
+from opguard_ci.report.clean import clean_lines
 from opguard_ci.report.divergence import divergence_line
-from opguard_ci.report.html.build import Content, Html, el, join, number, section, text
+from opguard_ci.report.html.build import Content, Html, el, join, number, rest, section, text
 from opguard_ci.report.html.contract import strips
 from opguard_ci.report.html.divergence import cause, divergence, facts, headline, place
 from opguard_ci.report.html.operators import operators
@@ -91,12 +92,12 @@ def _side(name: str, side: Mapping[str, Any], same: bool) -> Html:
 
 
 def _traceback(document: Document) -> Html | None:
-    lines = str((document.get("error") or {}).get("traceback") or "").splitlines()[:200]
+    lines = clean_lines(str((document.get("error") or {}).get("traceback") or ""))
     return section("What was raised", _lines(lines)) if lines else None
 
 
 def _lines(lines: Sequence[str]) -> Html:
-    return el("pre", [join(line.expandtabs(4), Html("\n")) for line in lines])
+    return el("pre", [join(line, Html("\n")) for line in lines])
 
 
 def _attribution(document: Document) -> Html | None:
@@ -106,7 +107,7 @@ def _attribution(document: Document) -> Html | None:
     rows: list[tuple[str, Content]] = [(name, said(parts, name)) for name in ("environment", "code")]
     environment = parts["environment"]
     first = environment.get("first_divergence") if environment["verdict"] == "diverged" else None
-    lines = [*environment.get("notes", ()), *environment.get("differs", ())][:MAX_ITEMS]
+    lines = [*environment.get("notes", ()), *environment.get("differs", ())]
     return section(
         "Environment or code",
         facts(rows),
@@ -117,7 +118,7 @@ def _attribution(document: Document) -> Html | None:
 
 def _items(lines: Sequence[object]) -> Html | None:
     shown = [el("li", text(line, _LONG)) for line in lines[:MAX_ITEMS]]
-    return el("ul", shown) if shown else None
+    return el("ul", shown, rest("li", lines, MAX_ITEMS)) if shown else None
 
 
 def _others(found: Sequence[Mapping[str, Any]] | None, title: str) -> Html | None:
@@ -126,8 +127,7 @@ def _others(found: Sequence[Mapping[str, Any]] | None, title: str) -> Html | Non
         return None
     shown = found[:MAX_BLOCKS]
     blocks = [el("details", el("summary", headline(item), " — ", cause(item)), divergence(item)) for item in shown]
-    rest = el("p", f"… and {len(found) - MAX_BLOCKS} more", class_="dim") if len(found) > MAX_BLOCKS else None
-    return section(f"{title} ({number(len(found))})", blocks, rest)
+    return section(f"{title} ({number(len(found))})", blocks, rest("p", found, MAX_BLOCKS))
 
 
 def _transient(found: Sequence[Mapping[str, Any]]) -> Html | None:
@@ -137,7 +137,10 @@ def _transient(found: Sequence[Mapping[str, Any]]) -> Html | None:
     head = el("tr", [el("th", name, scope="col") for name in names])
     rows = [el("tr", [el("td", cell) for cell in divergence_line(item)]) for item in found[:MAX_ITEMS]]
     table = el("div", el("table", el("thead", head), el("tbody", rows), class_="plain"), class_="scroll")
-    return section(f"Differed in passing ({number(len(found))})", el("details", el("summary", "operators"), table))
+    more = rest("p", found, MAX_ITEMS)
+    return section(
+        f"Differed in passing ({number(len(found))})", el("details", el("summary", "operators"), table, more)
+    )
 
 
 def _contract(found: Sequence[Mapping[str, Any]]) -> Html | None:
@@ -147,9 +150,8 @@ def _contract(found: Sequence[Mapping[str, Any]]) -> Html | None:
     step = min(int(value["step"]) for value in different)
     names = list(dict.fromkeys(str(value["name"]) for value in different if value["step"] == step))
     shown = [join(el("code", name), " ") for name in names[:MAX_ITEMS]]
-    rest = f"and {number(len(names) - MAX_ITEMS)} more" if len(names) > MAX_ITEMS else None
     where = "before step 0" if step < 0 else f"in step {step}"
-    return section("Promised values that differ", el("p", f"First {where}: ", shown, rest))
+    return section("Promised values that differ", el("p", f"First {where}: ", shown, rest("span", names, MAX_ITEMS)))
 
 
 def _notes(document: Document) -> Html | None:

@@ -27,10 +27,11 @@ def divergence(found: Divergence) -> Html:
 
 
 def headline(found: Divergence) -> Html:
-    """The operator, and what happened there, in one line."""
-    module = found.get("module")
+    """The operator, or the contract value that none explains, and its module in one line."""
+    module, value = found.get("module"), found.get("value")
     return join(
-        operator(found.get("op") or "the contract"), [" in ", el("span", module, class_="module")] if module else None
+        el("span", value, class_="name") if value else operator(found.get("op") or "the contract"),
+        [" in ", el("span", module, class_="module")] if module else None,
     )
 
 
@@ -61,11 +62,13 @@ def _list(value: object) -> list[Any]:
 
 def _what(found: Divergence) -> Html:
     name = str(found.get("cause"))
-    rows: list[tuple[str, Content]] = [("where", place(found)), ("operator", headline(found))]
+    what = "value" if found.get("value") else "operator"
+    rows: list[tuple[str, Content]] = [("where", place(found)), (what, headline(found))]
     if found.get("computes") and found["computes"] != found.get("op"):
         rows.append(("computes", operator(found["computes"])))
     rows.append(("what", cause(found)))
-    meaning = el("p", CAUSES[name], class_="dim") if name in CAUSES else None
+    is_told = name in CAUSES and not (found.get("value") and name == "state")  # no operator read it
+    meaning = el("p", CAUSES[name], class_="dim") if is_told else None
     return el("div", facts(rows), meaning)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from opguard_ci.report.html.build import Content, Html, el, join
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Whatever a name might smuggle in, a browser loads and runs nothing."""
 
 

@@ -154,6 +154,27 @@ def test_a_check_of_several_recipes_lists_what_failed_first() -> None:
     assert ("id", "result-1") in page.attributes
 
 
+def test_what_is_left_out_of_a_list_is_counted() -> None:
+    """Results without a part of their own have no link to one; the end of a long traceback is what was raised."""
+    document, _ = _compared(*_runs())
+    many = {"verdict": "diverged", "results": [document] * 500}
+    page = Page(check_page(many, [(None, None)] * 500, strict=False))
+    links, places = ({v for k, v in page.attributes if k == name} for name in ("href", "id"))
+    assert links == {f"#{place}" for place in places}
+    assert len(places) == 40
+    assert "The first 40 are shown in full." in page.text
+    assert "… and 100 more" in page.text
+    raised = {"slug": "target-raised", "message": "m", "traceback": "  File x\n" * 5000 + "ValueError: the reason"}
+    page = Page(compare_page({"verdict": "untestable", "target": "t", "error": raised, "notes": ["n"] * 60}, None))
+    assert "ValueError: the reason" in page.text
+    assert "… and 10 more" in page.text
+    commits = [f"{n:040x}" for n in range(45)]
+    found = {**BISECTION, "verdict": "candidates", "first_bad": None, "divergence": None, "candidates": commits,
+             "skipped": [{"commit": commit, "reason": "r"} for commit in commits],
+             "transitions": [{"commit": commit, "from": "A", "to": "B"} for commit in commits]}  # fmt: skip
+    assert Page(bisect_page(found, None)).text.count("… and 5 more") == 3
+
+
 @pytest.mark.parametrize("first_bad", [None, "c" * 40])
 def test_a_bisection_without_a_comparison(first_bad: str | None) -> None:
     """From a journal alone, or with candidates only."""
