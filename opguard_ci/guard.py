@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .compare.verdict import compare_traces
+from .compare.verdict import compare_traces, nothing_compared
 from .config import Config, load_config
 from .errors import IncomparableError, UsageError
 from .evidence.attribution import PASSING, attribute, why_not
@@ -16,7 +16,6 @@ from .recipe import LEVELS
 from .reference import Reference, References, Wanted
 from .store.golden import Golden, Goldens, numerics_digest
 from .store.recipes import recipe_id, relative_target
-from .trace.model import SCHEMA
 from .trace.reader import Trace, read_trace
 from .worker.cache import cache_folder
 from .worker.commits import Commits, Run
@@ -125,7 +124,7 @@ def run_path(run: Run) -> str:
 def untestable(side: str, run: Run) -> dict[str, Any]:
     """The verdict object for a run that could not be made."""
     outcome = run.result.outcome
-    document = _nothing_compared("untestable", f"{side}: {run.reason}", *outcome.get("notes", ()))
+    document = nothing_compared("untestable", f"{side}: {run.reason}", *outcome.get("notes", ()))
     document[side]["commit"] = run.commit
     document["coverage"] = outcome.get("coverage", {})
     document["error"] = {
@@ -135,22 +134,6 @@ def untestable(side: str, run: Run) -> dict[str, Any]:
         "traceback": outcome.get("traceback", ""),
     }
     return document
-
-
-def _nothing_compared(verdict: str, *notes: str) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "verdict": verdict,
-        "reference": {"commit": None, "environment": None},
-        "candidate": {"commit": None, "environment": None},
-        "first_divergence": None,
-        "contract": [],
-        "transient": [],
-        "findings": [],
-        "structure": {"inserted": 0, "removed": 0, "moved": 0},
-        "coverage": {},
-        "notes": list(notes),
-    }
 
 
 def check(project: Project, job: Job, wanted: Wanted, *, repro: Path | None = None) -> Checked:
@@ -185,7 +168,7 @@ def check(project: Project, job: Job, wanted: Wanted, *, repro: Path | None = No
 
 def _against(project: Project, job: Job, chosen: Reference) -> dict[str, Any]:
     if chosen.kind == "none":
-        document = _nothing_compared("no-reference", chosen.why)
+        document = nothing_compared("no-reference", chosen.why)
         return {**document, "reference": {**document["reference"], "kind": None}, "missing": chosen.missing}
     if chosen.golden is not None:
         job = at_level_of(job, chosen.golden.trace)
@@ -307,9 +290,9 @@ def _by_digest(golden: Golden, candidate: Run) -> dict[str, Any]:
         return untestable("candidate", candidate)
     note = "The golden's events are not on this machine."
     if _same_numerics(golden, candidate):
-        return _nothing_compared("equivalent", f"{note} Every contract value is equal.")
+        return nothing_compared("equivalent", f"{note} Every contract value is equal.")
     same_key = golden.key == read_trace(candidate.trace).manifest["environment"]["key"]
-    return _nothing_compared("diverged" if same_key else "environment", f"{note} Some contract values differ.")
+    return nothing_compared("diverged" if same_key else "environment", f"{note} Some contract values differ.")
 
 
 def _look_closer(project: Project, job: Job, candidate: Run, document: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ def compare_configurations(
     ``folder`` takes the traces, which are named in the object.
     """
     from opguard_ci.compare import compare_traces
+    from opguard_ci.compare.verdict import nothing_compared
     from opguard_ci.evidence.rerun import zoom_sides
     from opguard_ci.evidence.zoom import Side
     from opguard_ci.trace.reader import read_trace
@@ -50,7 +51,7 @@ def compare_configurations(
         if not run.testable:
             document = run_document(args.target, str(run.trace), run.result)
             document["notes"].append(f"This is the {name}, with the arguments {list(argv)}.")
-            return document if args.keep else {**document, "trace": None}
+            return {**nothing_compared("untestable"), **document, "trace": str(run.trace) if args.keep else None}
         traces[name] = read_trace(run.trace)
     document = compare_traces(traces["reference"], traces["candidate"]).to_json()
     with tempfile.TemporaryDirectory(prefix="opguard-again-") as scratch:

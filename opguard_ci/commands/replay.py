@@ -74,6 +74,7 @@ def merge(documents: Sequence[dict[str, Any]], findings: Sequence[dict[str, Any]
 
 def _replay(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from opguard_ci.compare import compare_traces
+    from opguard_ci.compare.verdict import nothing_compared
     from opguard_ci.evidence.repeats import run_once
     from opguard_ci.trace.reader import read_trace
     from opguard_ci.worker import client
@@ -86,7 +87,7 @@ def _replay(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if request.level == "auto":
             request = replace(request, level=document.get("level", request.level))
         if document["verdict"] == "untestable":
-            return document if args.keep else {**document, "trace": None}
+            return {**nothing_compared("untestable"), **document, "trace": str(place) if args.keep else None}
         findings += document["findings"]
     reference, *others = (read_trace(place) for place in traces)
     documents = [compare_traces(reference, other).to_json() for other in others]

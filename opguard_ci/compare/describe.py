@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any, Final
 
 from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, Event
@@ -13,6 +14,7 @@ from .judge import Judge
 from .values import base_name
 
 _MAX_BLOCK: Final = 40
+_MAX_NAMES: Final = 6
 
 
 def describe_event(cause: Cause, step: int | None = None) -> dict[str, Any]:
@@ -230,11 +232,19 @@ def _same_value_elsewhere(cause: Cause, judge: Judge) -> str:
     return ""
 
 
+def _listed(names: list[str]) -> str:
+    """Names in order, those that repeat counted: ``addmm (8 times), cat``."""
+    runs = [(name, sum(1 for _ in run)) for name, run in groupby(names)]
+    shown = [name if number == 1 else f"{name} ({number} times)" for name, number in runs[:_MAX_NAMES]]
+    return ", ".join([*shown, "…"] if len(runs) > _MAX_NAMES else shown)
+
+
 def _code_detail(cause: Cause) -> str:
-    sides = [[base_name(e.op) for e in events[:6]] for events in (cause.before, cause.after)]
+    blocks = (cause.before, cause.after)
+    sides = [[base_name(e.op) for e in events] for events in blocks]
     if sides[0] == sides[1]:
-        sides = [[e.op for e in events[:6]] for events in (cause.before, cause.after)]
+        sides = [[e.op for e in events] for events in blocks]
     if sides[0] == sides[1]:
-        sides = [[write.spec for e in events[:6] for write in e.writes] for events in (cause.before, cause.after)]
-    before, after = map(", ".join, sides)
+        sides = [[write.spec for e in events for write in e.writes] for events in blocks]
+    before, after = map(_listed, sides)
     return f"{before} replaced by {after}" if before else f"{after} inserted"

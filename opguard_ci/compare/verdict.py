@@ -64,6 +64,23 @@ class Verdict:
         }
 
 
+def nothing_compared(verdict: str, *notes: str) -> dict[str, Any]:
+    """The object of a verdict for which no two runs were there to compare."""
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict,
+        "reference": {"commit": None, "environment": None},
+        "candidate": {"commit": None, "environment": None},
+        "first_divergence": None,
+        "contract": [],
+        "transient": [],
+        "findings": [],
+        "structure": {"inserted": 0, "removed": 0, "moved": 0},
+        "coverage": {},
+        "notes": list(notes),
+    }
+
+
 def compare_traces(reference: TraceLike, candidate: TraceLike, *, across_environments: bool = False) -> Verdict:
     """Compare two traces by values.
 

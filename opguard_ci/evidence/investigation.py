@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opguard_ci.compare import compare_traces
+from opguard_ci.compare.verdict import nothing_compared
 from opguard_ci.errors import IncomparableError, UsageError
 from opguard_ci.evidence.attribution import attribute
 from opguard_ci.evidence.rerun import zoom_sides
@@ -201,9 +202,7 @@ class Investigation:
 def _untestable(name: str, result: RunResult) -> dict[str, Any]:
     outcome = result.outcome
     return {
-        "schema": 1,
-        "verdict": "untestable",
-        "first_divergence": None,
+        **nothing_compared("untestable"),
         "error": {key: outcome.get(key) or "" for key in ("slug", "message", "traceback")},
         "notes": [f"This is {name.upper()}.", *outcome.get("notes", ())],
     }

@@ -34,6 +34,7 @@ _Placed = tuple[int, "Event", str]
 def perfetto(document: Mapping[str, Any], timelines: Sequence[Timeline]) -> str:
     """The file: ``document`` is that of ``compare``, ``timelines`` are those of its ranks."""
     rows = [row for rank, one in enumerate(timelines) for row in _rank(document, one, rank, len(timelines))]
+    rows.sort(key=lambda row: row.get("ts", -1))  # names first, then by time; what lies around others stays before them
     other = {"verdict": document["verdict"], "target": clean(document.get("target") or "", 400), "time": "logical"}
     # A row per line, so that the file can be read and compared as text, too.
     listed = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
@@ -65,8 +66,9 @@ def _rank(document: Mapping[str, Any], timeline: Timeline, rank: int, num_ranks:
             yield {"ph": "i", "name": _said(first), "cat": "divergence", "s": "p", **at}
     if len(marked) == len(_SIDES):
         flow = {"name": "first divergence", "cat": "divergence", "id": 1 + rank}
-        yield {"ph": "s", **flow, **marked["reference"]}
-        yield {"ph": "f", "bp": "e", **flow, **marked["candidate"]}
+        begin, end = sorted((marked[side] for side in _SIDES), key=lambda at: at["ts"])  # arrows do not go back in time
+        yield {"ph": "s", **flow, **begin}
+        yield {"ph": "f", "bp": "e", **flow, **end}
 
 
 def _event_of(first: Mapping[str, Any], side: str) -> Any:

@@ -94,7 +94,7 @@ def _sides(document: Mapping[str, Any]) -> list[Line]:
     for name in ("target", "trace", "profile", "level", "environment", "steps", "runs"):
         if document.get(name) is not None:
             lines += field(name, clean(document[name]))
-    if reference and candidate:
+    if reference and candidate and any((*reference.values(), *candidate.values())):
         same = reference.get("environment") == candidate.get("environment")
         lines += field("reference", _side(reference))
         lines += field("candidate", _side(candidate) + (" (the same)" if same and candidate.get("environment") else ""))

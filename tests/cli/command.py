@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+COMPARE_KEYS = {
+    "schema", "verdict", "reference", "candidate", "first_divergence", "contract", "transient", "findings", "structure",
+    "coverage", "notes",
+}  # fmt: skip
+"""Of the object of every comparison, also of one that could not be made."""
 ROOT = Path(__file__).parents[2]
 
 

@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import opguard, opguard_json
+from tests.cli.command import COMPARE_KEYS, opguard, opguard_json
 from tests.gitrepo import fingerprint
 from tests.guarded import Guarded
 from tests.report.html.reading import Page
-
-COMPARE_KEYS = {
-    "schema", "verdict", "reference", "candidate", "first_divergence", "contract", "transient", "findings", "structure",
-    "coverage", "notes",
-}  # fmt: skip
-
 
 pytestmark = pytest.mark.usefixtures("shared_servers")
 

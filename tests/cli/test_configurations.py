@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import opguard
+from tests.cli.command import COMPARE_KEYS, opguard
 
 pytestmark = pytest.mark.usefixtures("shared_servers")
 
@@ -63,6 +63,7 @@ def test_a_run_that_breaks(project: Path) -> None:
     code, document = compared(project, "training.py", "--", "1e-5", ":::", "many")
     assert (code, document["verdict"], document["error"]["slug"]) == (4, "untestable", "target-raised")
     assert "This is the candidate, with the arguments ['many']." in document["notes"]
+    assert set(document) >= COMPARE_KEYS and document["first_divergence"] is None
 
 
 @pytest.mark.parametrize(("words", "slug"), [

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from opguard_ci.commands.replay import merge
-from tests.cli.command import opguard, opguard_json
+from tests.cli.command import COMPARE_KEYS, opguard, opguard_json
 
 
 def compared(verdict: str, first: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -84,6 +84,7 @@ def test_untestable(project: Path) -> None:
     code, document = opguard_json("replay", "training.py:raises", cwd=project)
     assert (code, document["verdict"]) == (4, "untestable")
     assert "ValueError: bad batch" in document["error"]["traceback"] and document["trace"] is None
+    assert set(document) >= COMPARE_KEYS and document["first_divergence"] is None
 
 
 def test_used_folder(project: Path) -> None:

@@ -54,6 +54,15 @@ def test_equivalent() -> None:
     assert found.structure == {"inserted": 1, "removed": 0, "moved": 0}
 
 
+def test_operators_of_a_block_are_counted() -> None:
+    """What replaces an operator is listed in short, however often it repeats."""
+    rows = [op("mm", [10], [21 + n]) for n in range(8)]
+    bad = [*rows, op("cat", range(21, 29), [31]), loss(31)]
+    first = compare_traces(trace([op("addmm", [10], [30]), loss(30)]), trace(bad)).first_divergence
+    assert first is not None
+    assert (first["cause"], first["detail"]) == ("code", "addmm replaced by mm (8 times), cat")
+
+
 def test_diverged() -> None:
     """The first step with an unequal contract value decides; values that differ are named."""
     found = compare_traces(trace(GOOD, GOOD, GOOD), trace(GOOD, BAD, BAD))

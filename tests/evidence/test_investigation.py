@@ -13,7 +13,7 @@ import pytest
 
 from opguard_ci.errors import UsageError
 from opguard_ci.evidence.investigation import parse_command
-from tests.cli.command import opguard
+from tests.cli.command import COMPARE_KEYS, opguard
 
 pytestmark = pytest.mark.usefixtures("shared_servers")
 
@@ -115,6 +115,7 @@ def test_a_side_that_breaks(folder: Path) -> None:
     """Is untestable, with its traceback; nothing else is run."""
     code, document = investigated(folder, "--a", "script.py many", "--b", "script.py 1e-5")
     assert (code, document["verdict"], document["error"]["slug"]) == (4, "untestable", "target-raised")
+    assert set(document) >= COMPARE_KEYS
     assert document["notes"][0] == "This is A."
     assert "many" in document["error"]["traceback"]
 

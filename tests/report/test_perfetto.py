@@ -24,18 +24,45 @@ def drawn(reference: MemoryTrace, candidate: MemoryTrace, target: str = "train.p
     text = perfetto(document, [timeline.timeline(reference, candidate, document["first_divergence"])])
     file = json.loads(text)
     assert set(file) == {"otherData", "displayTimeUnit", "traceEvents"}
+    assert file["displayTimeUnit"] in ("ms", "ns")
+    assert all(isinstance(value, str) for value in file["otherData"].values())
     require_form(file["traceEvents"])
     rows: Rows = file["traceEvents"]
     return rows
 
 
+KEYS: dict[str, dict[str, type]] = {
+    "M": {"args": dict},
+    "X": {"cat": str, "ts": int, "dur": int},
+    "i": {"cat": str, "ts": int, "s": str},
+    "s": {"cat": str, "ts": int, "id": int},
+    "f": {"cat": str, "ts": int, "id": int, "bp": str},
+}
+"""What the format wants of each kind of event, beside ``ph``, ``name``, ``pid`` and ``tid``; times in microseconds."""
+
+
 def require_form(rows: Rows) -> None:
-    """Chrome's trace format: complete events that nest within their thread, instants and flows that hit one."""
+    """Chrome's trace format: events with the keys of their kind, in order of time; complete ones nest within their
+    thread, instants and flows hit one, and a flow ends where it began or later.
+    """
+    for row in rows:
+        wanted = {"ph": str, "name": str, "pid": int, "tid": int, **KEYS[row["ph"]]}
+        assert {key: type(row[key]) for key in wanted} == wanted, row
+        assert set(row) <= {*wanted, "args"}, row
+    times = [row.get("ts", -1) for row in rows]
+    assert times == sorted(times)
+    metadata = {"process_name": {"name"}, "process_sort_index": {"sort_index"}, "thread_name": {"name"}}
+    assert all(set(row["args"]) == metadata[row["name"]] for row in rows if row["ph"] == "M")
+    named = {(row["pid"], row["tid"]) for row in rows if row["name"] == "thread_name"}
+    assert {(row["pid"], row["tid"]) for row in rows if row["ph"] != "M"} <= named
+    assert all(row["s"] == "p" for row in rows if row["ph"] == "i")
+    starts, ends = ({row["id"]: row["ts"] for row in rows if row["ph"] == kind} for kind in "sf")
+    assert starts.keys() == ends.keys()
+    assert all(starts[flow] <= ends[flow] for flow in starts)
     open_until: dict[tuple[int, int], list[int]] = {}
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for row in rows:
-        assert isinstance(row["pid"], int) and isinstance(row["tid"], int) and row["name"], row
-        assert row["ph"] in ("M", "X", "i", "s", "f"), row
+        assert row["name"], row
         thread = row["pid"], row["tid"]
         if row["ph"] != "X":
             continue
@@ -87,6 +114,19 @@ def test_the_divergence_is_marked_on_both_sides() -> None:
     assert marks[0]["name"].startswith("first divergence: aten.f.default: arguments: eps 1 -> 2")
     (start,), (end,) = ([row for row in rows if row["ph"] == kind] for kind in "sf")
     assert (start["pid"], end["pid"], start["id"], start["ts"]) == (1, 2, end["id"], end["ts"])
+
+
+def test_the_arrow_never_goes_back_in_time() -> None:
+    """Viewers drop a flow that ends before it begins: where the candidate comes to it earlier, it begins there."""
+    good, bad = trace([op("f", [10], [20]), loss(20)]), trace([op("f", [10], [21]), loss(21)])
+    document = compare_traces(good, bad).to_json()
+    mine, other = (run.events()[0] for run in (good, bad))
+    moments = [timeline.Moment("moved", None, other), timeline.Moment("moved", mine, None)]
+    late = timeline.Timeline([(0, moments)], 1)
+    rows: Rows = json.loads(perfetto(document, [late]))["traceEvents"]
+    require_form(rows)
+    (start,), (end,) = ([row for row in rows if row["ph"] == kind] for kind in "sf")
+    assert (start["pid"], end["pid"], end["ts"] - start["ts"]) == (2, 1, 10)
 
 
 def test_lanes_are_threads_and_text_is_clean() -> None:
