@@ -155,16 +155,18 @@ class Call:
         self.module = NULL if module is None else session.strings.module(module)
         self.stack = session.stacks.current(sys._getframe(2).f_back)  # None in autograd's threads of a device
 
-    def resume(self, place: tuple[int, int, int, int], seen: list[Look], state: int | None) -> None:
+    def resume(
+        self, place: tuple[int, int, int, int], seen: list[Look], drawn: tuple[torch.Generator, int] | None
+    ) -> None:
         """Take over a call whose first half another recorder made; what it linked comes by ``take_links``.
 
-        ``place``: phase, flags, module, stack; ``state``: of torch's default generator, which it may draw from.
+        ``place``: phase, flags, module, stack; ``drawn``: the generator of a random operator, and its state before.
         """
         self.phase, self.flags, self.module, self.stack = place
         self._marks = self._given.marks
         self._seen = seen
-        if state is not None:
-            self._generator, self._state = torch.default_generator, state
+        if drawn is not None:
+            self._generator, self._state = drawn
 
     def take_links(self, reads: list[ReadRow], writing: list[Place], versions: list[tuple[int, int]]) -> None:
         """What another recorder linked of the reads."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -43,7 +43,11 @@ class LastSeen:
             return
         with quiet(), session.lock:
             self._values, self._tensors = [], []
-            core = session.core if session.sees_operators and not session.devices.used else None
+            core = session.core if session.sees_operators else None
+            entries = list(entries)
+            found: Iterator[int] | None = None
+            if not session.sees_operators:
+                found = iter(session.contents([entry._replace(held=unwrapped(entry.held)) for entry in entries]))
             for entry in entries:
                 bare = entry._replace(held=_NOTHING)
                 if not isinstance(entry.held, torch.Tensor):
@@ -56,7 +60,7 @@ class LastSeen:
                     self._tensors.append(weakref.ref(entry.held))
                     continue
                 held: Any = unwrapped(entry.held)
-                value = NO_VALUE if session.sees_operators else session.content(entry, held)
+                value = NO_VALUE if found is None else next(found)
                 self._values.append((bare, session.looks.spec(held), session.looks.memory.place(held), value))
                 self._tensors.append(weakref.ref(entry.held))
                 if value < 0:  # of a device, and on its way

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -116,7 +116,7 @@ class Session:
         self._num_lanes = 0
         self.num_calls: dict[str, int] = {}
         self.rows: Rows = Rows() if compiled is None else compiled.Rows()
-        self.devices = DeviceFingerprints(self.notes.add)
+        self.devices = DeviceFingerprints(self.notes.add, compiled)
         memory = Memory() if compiled is None else CompiledMemory(compiled)
         self.looks = Looks(memory, self.strings.spec, self.devices, self.unhashed, self._ask_for_constants)
         self.looks.assumes = self.assumes
@@ -338,11 +338,7 @@ class Session:
             self.collectives.used(plain)
         core = None if self.promises is not None or self.keeper is not None else self.core
         lane, phase = self.lane_number(), self.phase()
-        found: Iterator[int] | None = None
-        if core is None or self.devices.used:
-            tensors = [one for one in plain if isinstance(one, torch.Tensor)]
-            with suppress(Unhashable):  # one of them: see below which
-                found = iter(values(tensors, self.devices))
+        found = iter(self.contents(entries)) if core is None or self.devices.used else None
         for entry in entries:
             held = entry.held
             if self.nonfinite is not None and not is_finite(held):
@@ -355,7 +351,7 @@ class Session:
                 continue
             place, flags = None, 0
             if isinstance(held, torch.Tensor):
-                spec, content = self.looks.spec(held), content if found is not None else self.content(entry, held)
+                spec, content = self.looks.spec(held), content if found is not None else self._content(entry, held)
                 if content:
                     place = self.looks.memory.place(held)
             else:
@@ -375,8 +371,14 @@ class Session:
         op, name = strings.op(entry.section), strings.args(entry.name)
         return (lane, phase, _CONTRACT, op, name, NULL, NULL, key, 0, NULL, 0, 0)
 
-    def content(self, entry: Entry, held: torch.Tensor) -> int:
-        """The value of a contract's tensor; 0, and a note, if it has none."""
+    def contents(self, entries: Iterable[Entry]) -> list[int]:
+        """The values of the contract's tensors, those of a device together; 0, and a note, for one that has none."""
+        tensors = [(entry, entry.held) for entry in entries if isinstance(entry.held, torch.Tensor)]
+        with suppress(Unhashable, RuntimeError, MemoryError):  # one of them, or no memory: see below which
+            return values([held for _, held in tensors], self.devices)
+        return [self._content(entry, held) for entry, held in tensors]
+
+    def _content(self, entry: Entry, held: torch.Tensor) -> int:
         try:
             return value(held, self.devices)
         except Unhashable as reason:

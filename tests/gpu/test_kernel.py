@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from opguard_ci.capture import native
 from opguard_ci.capture.fingerprint import mix64
 from opguard_ci.capture.fingerprint.backends import TorchBackend, TritonBackend, pieces
 from opguard_ci.capture.fingerprint.cuda import MANY, DeviceFingerprints
@@ -35,9 +37,13 @@ DTYPES = (
 CHUNK = 1 << 16
 
 
-@pytest.fixture
-def fingerprints():
-    return DeviceFingerprints(pytest.fail)
+@pytest.fixture(params=["compiled", "python"])
+def fingerprints(request):
+    """With kernels started by the compiled launcher, and by Python."""
+    compiled = native.load()[0] if request.param == "compiled" else None
+    if request.param == "compiled" and compiled is None:
+        pytest.skip(native.load()[1])
+    return DeviceFingerprints(pytest.fail, compiled)
 
 
 def noise(nbytes: int, dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
@@ -55,8 +61,37 @@ def resolved(fingerprints: DeviceFingerprints, handles: list[int]) -> list[int]:
 
 
 def test_triton_is_used(fingerprints):
-    """On a machine with Triton the kernels are used, not the fallback."""
+    """On a machine with Triton the kernels are used, not the fallback, and the launcher starts them if there is one."""
     assert isinstance(fingerprints._backend(torch.device("cuda", 0)), TritonBackend)
+    data = torch.ones(8, device="cuda")
+    fingerprints.queue(data)
+    if fingerprints._compiled is not None:
+        tensors = [data, torch.ones(64, 64, device="cuda").t(), data[:2], data[2:4]]
+        assert all(fingerprints.launcher.queue(tensors))
+
+
+class Idle:
+    """A launcher that takes rows and starts nothing."""
+
+    def open(self, *args):
+        self.page = None
+
+    learn_one = learn_many = end = open
+
+    def begin(self, index, page):
+        self.page = page
+
+    def queue(self, tensors):
+        return [self.page.handle(self.page.add([t.nbytes], [t.dtype], 0)) for t in tensors] if self.page else [0]
+
+
+def test_a_launcher_that_adds_up_something_else_is_not_used():
+    """What it does is held against Python before it is asked for anything."""
+    fingerprints = DeviceFingerprints(pytest.fail, SimpleNamespace(Launcher=Idle))
+    data = torch.arange(100, device="cuda")
+    for _ in range(2):
+        assert resolved(fingerprints, fingerprints.queue_all([data])) == [mix64.value(data)]
+    assert isinstance(fingerprints.launcher, Idle)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -66,7 +101,7 @@ def test_sizes_and_alignments(fingerprints, dtype, offset):
     edges = (0, 1, 7, 8, 9, 63, 64, 1023, 8192, 8200, CHUNK, 2 * CHUNK)
     sizes = sorted({max(0, edge + d) for edge in edges for d in (-8, -1, 0, 1, 8)})
     tensors = [noise(size, dtype, offset) for size in sizes]
-    alone = resolved(fingerprints, [fingerprints.queue(tensor) for tensor in tensors])
+    alone = resolved(fingerprints, [fingerprints.queue_all([tensor])[0] for tensor in tensors])
     together = resolved(fingerprints, fingerprints.queue_all(tensors))
     expected = [mix64.value(tensor) for tensor in tensors]
     assert alone == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -32,14 +32,20 @@ class Backend(Protocol):
     def constant(self, stream: int, pattern: int, nbytes: int, page: Page, row: int) -> None:
         """Add the raw sum of a tensor with ``pattern`` in every word."""
 
+    def num_kernels(self) -> int:
+        """How many kernels ``teach`` would tell of."""
+
+    def teach(self, launcher: Any, index: int) -> None:
+        """Have the compiled launcher know the kernels of device ``index``."""
+
 
 class TritonBackend:
     """The kernels of ``cuda_kernel``. Raises at once if Triton, or what it needs, is missing."""
 
     def __init__(self) -> None:
-        from .cuda_kernel import Kernels
+        from .cuda_kernel import CHUNK, Kernels
 
-        self._kernels = Kernels()
+        self._kernels, self._chunk = Kernels(), CHUNK
 
     def one(self, stream: int, data: torch.Tensor, page: Page, row: int) -> None:
         """See ``Backend``."""
@@ -67,6 +73,18 @@ class TritonBackend:
         """See ``Backend``."""
         self._kernels.constant(stream, pattern, nbytes, page.address + row * mix64.WORD)
 
+    def num_kernels(self) -> int:
+        """See ``Backend``."""
+        return self._kernels.num_compiled()
+
+    def teach(self, launcher: Any, index: int) -> None:
+        """See ``Backend``."""
+        by_unit, many = self._kernels.contiguous()
+        launcher.open(index, self._chunk, self._kernels.plan)
+        for unit, kernel in by_unit.items():
+            launcher.learn_one(index, unit, kernel)
+        launcher.learn_many(index, many)
+
 
 class TorchBackend:
     """The same by torch's own operators: many times slower, and everywhere."""
@@ -87,6 +105,13 @@ class TorchBackend:
         with quiet():
             words = torch.full((-(-nbytes // mix64.WORD),), pattern - (pattern >> 63 << 64), device=page.slots.device)
             page.slots[row] += mix64.raw(words.view(torch.uint8)[:nbytes])
+
+    def num_kernels(self) -> int:
+        """See ``Backend``."""
+        return 0
+
+    def teach(self, launcher: Any, index: int) -> None:
+        """See ``Backend``. There is none."""
 
 
 def address_of(tensor: torch.Tensor) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Final
+from contextlib import nullcontext, suppress
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,10 +28,12 @@ _NOTHING: Final = nullcontext()
 
 
 class _Device:
-    """The pages of one device."""
+    """The pages of one device. ``launcher``: starts kernels without Python, if it can (see ``native``)."""
 
-    def __init__(self, device: torch.device, backend: Backend) -> None:
+    def __init__(self, device: torch.device, backend: Backend, launcher: Any = None) -> None:
         self.device, self.backend = device, backend
+        self._launcher = launcher
+        self._num_taught = 0
         self.used: list[Page] = []
         self.free: list[Page] = []
         self._index = device.index
@@ -51,12 +53,24 @@ class _Device:
 
     def take(self, count: int, values: Values) -> Page:
         """The page in use, with at least ``count`` slots left; a new one if need be."""
-        if self.used and len(self.used[-1].nbytes) + count <= PAGE:
+        if self._num_taught and self._num_taught != self.backend.num_kernels():
+            self.backend.teach(self._launcher, self._index)
+            self._num_taught = self.backend.num_kernels()
+        if self.used and len(self.used[-1]) + count <= PAGE:
             return self.used[-1]
         page = self.free.pop() if self.free else self._make()
         page.begin(values.next_number())
         self.used.append(page)
+        if self._num_taught:
+            self._launcher.begin(self._index, page)
         return page
+
+    def take_used(self) -> list[Page]:
+        """The pages of the step, which ends."""
+        if self._num_taught:
+            self._launcher.end(self._index)
+        used, self.used = self.used, []
+        return used
 
     def _make(self) -> Page:
         if self._side is None:
@@ -64,19 +78,43 @@ class _Device:
         # On a stream of its own, so that waiting for the zeros is not waiting for the step.
         with quiet(), torch.cuda.stream(self._side):
             page = Page(self.device)
+            if self._launcher is not None and not self._num_taught:
+                self._teach(page)
         self._side.synchronize()
         return page
+
+    def _teach(self, page: Page) -> None:
+        """Teach the launcher the kernels, and do without it if it adds up anything else than the backend does."""
+        launcher, index, backend = self._launcher, self._index, self.backend
+        backend.teach(launcher, index)
+        square = torch.arange(128 * 128, device=self.device).view(128, 128)  # more than one program of each kernel
+        calls = [square], [square, square], [square.t()]
+        launcher.begin(index, page)
+        handles = [handle for call in calls for handle in launcher.queue(call)]
+        launcher.end(index)
+        stream, count = self.stream(), len(page)
+        for row, data in enumerate(data for call in calls for data in call):
+            backend.one(stream, data, page, count + row)
+        sums = page.slots[: 2 * count].tolist()
+        page.slots.zero_()
+        if count == len(handles) and all(handles) and sums[:count] == sums[count:]:
+            self._num_taught = backend.num_kernels()
+        else:
+            self._launcher = None
 
 
 class DeviceFingerprints:
     """Fingerprints of the tensors of all devices of a process. May be called from any thread.
 
-    ``fallback`` is told in a sentence when Triton cannot be used.
+    ``fallback`` is told in a sentence when Triton cannot be used. ``compiled``: the module whose launcher starts
+    kernels at a fraction of the time (see ``native``).
     """
 
-    def __init__(self, fallback: Callable[[str], None]) -> None:
+    def __init__(self, fallback: Callable[[str], None], compiled: Any = None) -> None:
         self.values = Values()
-        self._fallback = fallback
+        self._fallback, self._compiled = fallback, compiled
+        self.launcher: Any = None
+        """Whom the compiled recorder asks first; what it does not take comes here."""
         self.used = False
         """Whether there ever was a device tensor."""
         self._devices: dict[int, _Device] = {}
@@ -102,6 +140,15 @@ class DeviceFingerprints:
 
     def queue_all(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Begin to fingerprint the tensors of one call; small ones of a device share a launch."""
+        if self.launcher is not None:
+            handles: list[int] = self.launcher.queue(list(tensors))
+            left = [number for number, handle in enumerate(handles) if not handle]
+            for number, handle in zip(left, self._queue_all([tensors[number] for number in left]), strict=True):
+                handles[number] = handle
+            return handles
+        return self._queue_all(tensors)
+
+    def _queue_all(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         if len(tensors) < 2:
             return [self.queue(tensor) for tensor in tensors]
         index = tensors[0].get_device()
@@ -168,7 +215,7 @@ class DeviceFingerprints:
             batch = Batch(self.values, self._texts)
             self._texts = []
             for device in self._devices.values():
-                used, device.used = device.used, []
+                used = device.take_used()
                 if used:
                     batch.copy(device, used)
         return batch
@@ -178,9 +225,15 @@ class DeviceFingerprints:
         with self._lock:
             if index not in self._devices:
                 with torch.cuda.device(device) if device.type == "cuda" else _NOTHING:
-                    self._devices[index] = _Device(device, self._backend(device))
+                    self._devices[index] = _Device(device, self._backend(device), self._launcher_for(device))
                     self.used = True
             return self._devices[index]
+
+    def _launcher_for(self, device: torch.device) -> Any:
+        if self.launcher is None and self._compiled is not None and device.type == "cuda":
+            with suppress(RuntimeError):  # no driver where it looks for one
+                self.launcher = self._compiled.Launcher()
+        return self.launcher if device.type == "cuda" else None
 
     def _backend(self, device: torch.device) -> Backend:
         if device.type != "cuda":
@@ -219,7 +272,7 @@ class Batch:
     @staticmethod
     def _move(pages: list[Page]) -> None:
         for page in pages:
-            count = len(page.nbytes)
+            count = len(page)
             page.host[:count].copy_(page.slots[:count], non_blocking=True)
             page.slots[:count].zero_()
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from . import mix64
-from .strides import Strides
+from .strides import Strides, strides_of
 
 _WEYL = tl.constexpr(mix64.WEYL)
 _FACTOR_0, _FACTOR_1, _FACTOR_2 = (tl.constexpr(factor) for factor in mix64.FACTORS)
@@ -121,26 +121,36 @@ def _constant(slot, pattern: tl.int64, num_bytes: tl.int64, BLOCK: tl.constexpr,
 
 
 @triton.jit
-def _tile(data, places, rows, columns, mask, row_stride, column_stride, ITEM: tl.constexpr, TOGETHER: tl.constexpr):
-    """The mixed words of one tile, each put together from ``8 // ITEM`` items along its row."""
-    down = rows if TOGETHER == 0 else rows * row_stride
-    words = tl.zeros_like(places).to(tl.uint64)
-    for number in tl.static_range(8 // ITEM):
-        across = columns * (8 // ITEM) + number
-        if TOGETHER != 1:
-            across *= column_stride
-        items = tl.load(data + down[:, None] + across[None, :], mask=mask)
-        words |= items.to(tl.uint64) << (8 * ITEM * number)
-    return _mix(words ^ ((places + 1).to(tl.uint64) * _WEYL))
+def _gather(data, down, columns, mask, column_stride, ITEM: tl.constexpr, TOGETHER: tl.constexpr):
+    """The words of one tile, each put together from ``8 // ITEM`` items along its row, in halves of 32 bits."""
+    if ITEM == 8:
+        across = columns if TOGETHER == 1 else columns * column_stride
+        words = tl.load(data + (down[:, None] + across[None, :]), mask=mask)
+    else:
+        low = tl.zeros([down.shape[0], columns.shape[0]], tl.uint32)
+        high = tl.zeros([down.shape[0], columns.shape[0]], tl.uint32)
+        for number in tl.static_range(8 // ITEM):
+            across = columns * (8 // ITEM) + number
+            if TOGETHER != 1:
+                across *= column_stride
+            item = tl.load(data + (down[:, None] + across[None, :]), mask=mask).to(tl.uint32)
+            if number < 4 // ITEM:
+                low |= item << (8 * ITEM * number)
+            else:
+                high |= item << (8 * ITEM * number - 32)
+        words = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
+    return words
 
 
 def _strided(
     data,
     slot,
+    middle: tl.int64,
     inner: tl.int64,
     num_rows: tl.int64,
     row_words: tl.int64,
     outer_stride: tl.int64,
+    middle_stride: tl.int64,
     inner_stride: tl.int64,
     row_stride: tl.int64,
     column_stride: tl.int64,
@@ -150,7 +160,7 @@ def _strided(
     WORDS: tl.constexpr,
     ROUNDS: tl.constexpr,
 ):
-    """Add the raw sum of a tensor of the dimensions (outer, inner, row, column) to the slot (see ``strides``).
+    """Add the raw sum of a tensor of the dimensions (outer, middle, inner, row, column) to the slot (see ``strides``).
 
     ``TOGETHER`` says along which dimension items are neighbours in memory (0: rows, 1: columns, 2: neither), so that
     threads next to each other read such.
@@ -160,33 +170,57 @@ def _strided(
     first_column = (tl.program_id(0).to(tl.int64) % tiles) * WORDS
     first_row = tl.program_id(1).to(tl.int64) * (ROWS * ROUNDS)
     columns = first_column + tl.arange(0, WORDS).to(tl.int64)
-    data += (matrix // inner) * outer_stride + (matrix % inner) * inner_stride
+    rows = first_row + tl.arange(0, ROWS).to(tl.int64)
+    data += matrix // (middle * inner) * outer_stride + matrix // inner % middle * middle_stride
+    data += matrix % inner * inner_stride
+    first_of_rows = ((matrix * num_rows + rows) * row_words + 1).to(tl.uint64) * _WEYL
+    keys = first_of_rows[:, None] + (columns.to(tl.uint64) * _WEYL)[None, :]
+    step = (row_words * ROWS).to(tl.uint64) * _WEYL
+    down = rows
+    row_step = tl.full([], ROWS, tl.int64)
+    if TOGETHER != 0:
+        down *= row_stride
+        row_step *= row_stride
     total = tl.zeros([ROWS, WORDS], tl.uint64)
     # A mask would keep loads narrow: only at the edges.
     if (first_column + WORDS <= row_words) & (first_row + ROWS * ROUNDS <= num_rows):
-        for number in tl.static_range(ROUNDS):
-            rows = first_row + number * ROWS + tl.arange(0, ROWS).to(tl.int64)
-            places = (matrix * num_rows + rows)[:, None] * row_words + columns[None, :]
-            total += _tile(data, places, rows, columns, None, row_stride, column_stride, ITEM, TOGETHER)
+        for _number in tl.static_range(ROUNDS):
+            total += _mix(_gather(data, down, columns, None, column_stride, ITEM, TOGETHER) ^ keys)
+            data += row_step
+            keys += step
     else:
         for number in tl.static_range(ROUNDS):
-            rows = first_row + number * ROWS + tl.arange(0, ROWS).to(tl.int64)
-            places = (matrix * num_rows + rows)[:, None] * row_words + columns[None, :]
-            mask = (rows < num_rows)[:, None] & (columns < row_words)[None, :]
-            mixed = _tile(data, places, rows, columns, mask, row_stride, column_stride, ITEM, TOGETHER)
-            total += tl.where(mask, mixed, 0)
+            mask = (rows + number * ROWS < num_rows)[:, None] & (columns < row_words)[None, :]
+            words = _gather(data, down, columns, mask, column_stride, ITEM, TOGETHER)
+            total += tl.where(mask, _mix(words ^ keys), 0)
+            data += row_step
+            keys += step
     tl.atomic_add(slot, tl.sum(tl.sum(total, axis=1), axis=0))
 
 
-_STRIDED_NUMBERS = ["slot", "inner", "num_rows", "row_words"]
-_STRIDES = ["data", "outer_stride", "inner_stride", "row_stride", "column_stride"]
+_STRIDED_NUMBERS = ["slot", "middle", "inner", "num_rows", "row_words"]
+_STRIDES = ["data", "outer_stride", "middle_stride", "inner_stride", "row_stride", "column_stride"]
 _strided_aligned = triton.jit(_strided, do_not_specialize=_STRIDED_NUMBERS)  # strides are multiples of 16 items
 _strided_anywhere = triton.jit(_strided, do_not_specialize=_STRIDED_NUMBERS + _STRIDES)
 _ITEMS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 _TILE = 1024  # words
-_TILE_ROUNDS = 4
-_TILE_ROWS = ((128, 32, 8, 1), (8, 1), (8, 1))  # to choose from, by what lies together
-_SHORT_ROWS = (64, 8, 1)  # of less than 128 words
+_BUSY = 256  # so many programs keep a device busy; every one more adds to the same slot
+
+
+def _tile(strides: Strides) -> tuple[int, int, int]:
+    """Rows and words of a tile, and how many tiles a program reads. There are few kinds, for each is compiled."""
+    widths = (8, 32, 128) if strides.together else (8, 16 if strides.item < 4 else 32)
+    words = max((width for width in widths if width <= strides.row_words), default=widths[0])
+    rows = max(rows for rows in (1, 8, 32, 64) if rows <= strides.num_rows and rows * words <= _TILE)
+    tiles = strides.outer * strides.middle * strides.inner * -(-strides.row_words // words) * strides.num_rows // rows
+    rounds = next((n for n in (8, 2) if strides.num_rows >= rows * n and tiles >= _BUSY * n), 1)
+    return rows, words, rounds
+
+
+Entry = tuple[int, int, int]
+"""A compiled kernel: handle of its function, threads of a program, bytes of shared memory."""
+Plan = tuple[Entry, int, int, tuple[int, ...]]
+"""A kernel, programs along both dimensions of its grid, and its arguments behind address and slot."""
 
 
 class Kernels:
@@ -199,7 +233,7 @@ class Kernels:
     def __init__(self) -> None:
         self._by_unit = {16: self._compile_one(16)}
         self._many = _Launch(_many, (torch.int64, torch.uint64), (_BLOCK, _ROUNDS))
-        self._strided: dict[tuple[int, int, bool, int, int], _Launch] = {}
+        self._strided: dict[tuple[int, int, bool, int, int, int], _Launch] = {}
         self._constant: _Launch | None = None
 
     @staticmethod
@@ -221,21 +255,40 @@ class Kernels:
 
     def strided(self, stream: int, address: int, strides: Strides, slot: int) -> None:
         """Add the raw sum of a tensor that is not contiguous."""
+        launch, x, y = self._plan(address, strides)
+        launch(x, y, stream, address, slot, *strides.arguments)
+
+    def plan(self, shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int, address: int) -> Plan | None:
+        """How to start the kernel of a tensor that is not contiguous, at any address that is aligned like this one.
+
+        None if its elements have to be copied.
+        """
+        strides = strides_of(shape, stride, itemsize, not address % mix64.WORD)
+        if strides is None:
+            return None
+        launch, x, y = self._plan(address, strides)
+        return launch.entry, x, y, strides.arguments
+
+    def contiguous(self) -> tuple[dict[int, Entry], Entry]:
+        """What was compiled of ``one``, by how many bytes addresses are aligned to, and of ``many``."""
+        return {unit: launch.entry for unit, launch in self._by_unit.items()}, self._many.entry
+
+    def num_compiled(self) -> int:
+        """How many kernels ``contiguous`` would tell of."""
+        return len(self._by_unit) + 1
+
+    def _plan(self, address: int, strides: Strides) -> tuple[_Launch, int, int]:
         aligned = strides.aligned and address & 15 == 0
-        num_rows, row_words = strides.num_rows, strides.row_words
-        choice = _SHORT_ROWS if strides.together and row_words < 128 else _TILE_ROWS[strides.together]
-        rows = next(rows for rows in choice if rows <= num_rows)
-        rounds = _TILE_ROUNDS if num_rows >= rows * _TILE_ROUNDS else 1
-        words = _TILE // rows
-        key = (strides.item, strides.together, aligned, rows, rounds)
+        rows, words, rounds = _tile(strides)
+        key = (strides.item, strides.together, aligned, rows, words, rounds)
         launch = self._strided.get(key)
         if launch is None:
             kernel = _strided_aligned if aligned else _strided_anywhere
-            kinds = (_ITEMS[strides.item], torch.uint64, *(1 << 40 for _ in range(7)))
+            kinds = (_ITEMS[strides.item], torch.uint64, *(1 << 40 for _ in range(9)))
             constants = (strides.item, strides.together, rows, words, rounds)
             launch = self._strided[key] = _Launch(kernel, kinds, constants)
-        x = strides.outer * strides.inner * -(-row_words // words)
-        launch(x, -(-num_rows // (rows * rounds)), stream, address, slot, *strides.arguments)
+        matrices = strides.outer * strides.middle * strides.inner
+        return launch, matrices * -(-strides.row_words // words), -(-strides.num_rows // (rows * rounds))
 
     def constant(self, stream: int, pattern: int, nbytes: int, slot: int) -> None:
         """Add the raw sum of a tensor with ``pattern`` in every word."""
@@ -247,12 +300,13 @@ class Kernels:
 class _Launch:
     """A compiled kernel, and the shortest way to start it."""
 
-    __slots__ = ("_constants", "_function", "_metadata", "_run")
+    __slots__ = ("_constants", "_function", "_metadata", "_run", "entry")
 
     def __init__(self, kernel: Any, kinds: tuple[Any, ...], constants: tuple[int, ...]) -> None:
         compiled = kernel.warmup(*kinds, *constants, grid=(1,), num_warps=_WARPS)
         self._run = compiled.run
         self._function, self._metadata = compiled.function, compiled.packed_metadata
+        self.entry: Entry = (compiled.function, compiled.metadata.num_warps * 32, compiled.metadata.shared)
         self._constants = constants
 
     def __call__(self, x: int, y: int, stream: int, *arguments: int) -> None:

@@ -21,6 +21,8 @@ PAGE: Final = 8192
 class Page:
     """Slots for the tensors of one device and one step. Reused when the host has read them."""
 
+    capacity: Final = PAGE
+
     def __init__(self, device: torch.device) -> None:
         on_device = device.type == "cuda"
         self.slots = torch.zeros(PAGE, dtype=torch.int64, device=device)
@@ -31,33 +33,40 @@ class Page:
         self.entries = self.table.numpy().data.cast("B").cast("q")
         self.address = self.slots.data_ptr()
         self.table_address = self.table.data_ptr()
+        # The compiled launcher takes rows too: number of rows taken, and bytes and salts of their tensors.
+        self.taken = np.zeros(1, np.int64)
+        self.sizes, self.salts = np.zeros(PAGE, np.uint64), np.zeros(PAGE, np.uint64)
+        self._taken, self._sizes, self._salts = self.taken.data, self.sizes.data, self.salts.data
         self.begin(0)
 
     def begin(self, number: int) -> None:
         """Take the page into use, under a number that no other one ever had."""
         self.number = number
-        self._first = number * PAGE
-        self.nbytes: list[int] = []
-        self._dtypes: list[torch.dtype] = []
+        self.first = number * PAGE
+        self._taken[0] = 0
         self.streams: set[int] = set()
+
+    def __len__(self) -> int:
+        """How many rows are taken."""
+        return int(self._taken[0])
 
     def add(self, sizes: list[int], dtypes: list[torch.dtype], stream: int) -> int:
         """Take the next rows, for tensors that are read on this stream; the first of them."""
-        row = len(self.nbytes)
-        self.nbytes += sizes
-        self._dtypes += dtypes
+        row = self._taken[0]
+        self._taken[0] = row + len(sizes)
+        for offset, (size, dtype) in enumerate(zip(sizes, dtypes, strict=True), row):
+            self._sizes[offset], self._salts[offset] = size, mix64.salt(dtype)
         self.streams.add(stream)
         return row
 
     def handle(self, row: int) -> int:
         """The handle of the value that row ``row`` will have."""
-        return ~(self._first + row)
+        return ~(self.first + row)
 
     def values(self) -> mix64.Words:
         """The values, from the sums that were copied to the host."""
-        count = len(self.nbytes)
-        salts = np.fromiter(map(mix64.salt, self._dtypes), np.uint64, count)
-        return mix64.finish(self._totals[:count], np.array(self.nbytes, np.uint64), salts)
+        count = len(self)
+        return mix64.finish(self._totals[:count], self.sizes[:count], self.salts[:count])
 
 
 class Values:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _WORD: Final = 8
-_MAX_DIMENSIONS: Final = 4
+_MAX_DIMENSIONS: Final = 5
 _MAX_ROWS: Final = 65535 * 32  # of the second dimension of a grid of kernels
 
 ROWS, COLUMNS, NOTHING = range(3)
@@ -16,15 +16,16 @@ ROWS, COLUMNS, NOTHING = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Strides:
-    """A tensor as (outer, inner, row, column). Strides count items; a word is ``8 // item`` items of a row."""
+    """A tensor as (outer, middle, inner, row, column). Strides count items; a word is ``8 // item`` items of a row."""
 
     item: int  # bytes
     together: int  # what lies together in memory: ROWS, COLUMNS or NOTHING
     outer: int
+    middle: int
     inner: int
     num_rows: int
     row_words: int
-    strides: tuple[int, int, int, int]
+    strides: tuple[int, int, int, int, int]
 
     aligned: bool
     """Whether wide loads are possible along what lies together."""
@@ -32,7 +33,7 @@ class Strides:
     @property
     def arguments(self) -> tuple[int, ...]:
         """What a kernel is given."""
-        return (self.inner, self.num_rows, self.row_words, *self.strides)
+        return (self.middle, self.inner, self.num_rows, self.row_words, *self.strides)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,14 +56,14 @@ def strides_of(shape: Sequence[int], strides: Sequence[int], itemsize: int, in_w
         others = [(n, stride // per) for n, stride in others]
         per = 1
     others += [(1, 0)] * (_MAX_DIMENSIONS - 1 - len(others))
-    (num_rows, down), (inner, inner_stride), (outer, outer_stride) = others
+    (num_rows, down), (inner, inner_stride), (middle, middle_stride), (outer, outer_stride) = others
     if num_rows > _MAX_ROWS:
         return None
     together = COLUMNS if across == 1 else ROWS if down == 1 else NOTHING
-    found = (outer_stride, inner_stride, down, across)
-    apart = [stride for axis, stride in enumerate(found) if axis != {ROWS: 2, COLUMNS: 3}.get(together)]
+    found = (outer_stride, middle_stride, inner_stride, down, across)
+    apart = [stride for axis, stride in enumerate(found) if axis != {ROWS: 3, COLUMNS: 4}.get(together)]
     aligned = together != NOTHING and all(stride % 16 == 0 for stride in apart)
-    return Strides(item, together, outer, inner, num_rows, length // per, found, aligned)
+    return Strides(item, together, outer, middle, inner, num_rows, length // per, found, aligned)
 
 
 def _joined(dimensions: list[tuple[int, int]]) -> list[tuple[int, int]]:

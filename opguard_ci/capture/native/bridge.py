@@ -43,19 +43,19 @@ def hand_over(
     place: tuple[int, int, int, int],
     seen: list[Look],
     links: tuple[Callable[[], tuple[list[Any], ...]], bool],
-    state: int | None,
+    drawn: tuple[torch.Generator, int] | None,
     results: list[Any],
 ) -> None:
     """Finish a call in Python whose first half was recorded by the compiled recorder: an output is strange.
 
     ``given``: text, tensors and their marks; ``place``: phase, flags, module, stack; ``links``: tells reads, places
-    being written and versions, and whether that is only when links are worked out; ``state``: of torch's default
-    generator, for a random operator.
+    being written and versions, and whether that is only when links are worked out; ``drawn``: the generator of a
+    random operator, and its state before.
     """
     arguments_ = Arguments()
     arguments_.text, arguments_.tensors, arguments_.marks = given
     call = Call(session, info, arguments_)
-    call.resume(place, [(*look[:3], _again(look[3])) for look in seen], state)
+    call.resume(place, [(*look[:3], _again(look[3])) for look in seen], drawn)
     ask, is_late = links
     if is_late:
         with session.lock:

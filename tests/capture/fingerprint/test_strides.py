@@ -15,7 +15,7 @@ DTYPES = (torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex1
 def words_of(memory: np.ndarray, at: int, how: Strides) -> np.ndarray:
     """The words that ``how`` describes, of memory as bytes, beginning at byte ``at``."""
     per = 8 // how.item
-    shape = (how.outer, how.inner, how.num_rows, how.row_words, per)
+    shape = (how.outer, how.middle, how.inner, how.num_rows, how.row_words, per)
     *others, across = (stride * how.item for stride in how.strides)
     items = np.ndarray(shape, f"u{how.item}", memory, at, (*others, across * per, across))
     return np.ascontiguousarray(items).reshape(-1).view("u8")
@@ -60,7 +60,7 @@ def test_common_views_are_read_in_place():
     weight = torch.zeros(64, 32, dtype=torch.bfloat16).t()
     assert strides_of(weight.shape, weight.stride(), 2, True).together == ROWS
     heads = torch.zeros(2, 16, 3, 4, 8, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
-    for x in heads:
+    for x in (heads, *heads):
         assert strides_of(x.shape, x.stride(), 2, True).together == COLUMNS
     rows = torch.zeros(10, 64)[:, :32]
     assert strides_of(rows.shape, rows.stride(), 4, True).item == 8

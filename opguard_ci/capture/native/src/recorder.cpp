@@ -180,6 +180,7 @@ void Core::let_go() {
   session_ = looks_ = stacks_ = acquire_ = release_ = value_of_ = works_object_ = py::object();
   state_ = devices_ = late_ = py::dict();
   works_.reset();
+  launcher_.reset();
   threads_.clear();
 }
 
@@ -320,12 +321,31 @@ void Core::load_constants(const Spec& spec) const {
 // Have tensors of a device fingerprinted where they lie; those of one call share what they can.
 void Core::queue(const std::vector<std::pair<Look*, const at::Tensor*>>& asked, const py::object& name) {
   if (asked.empty()) return;
+  std::vector<std::pair<Look*, const at::Tensor*>> left;
+  if (!launcher_) {
+    static PyObject* const known = interned("launcher");
+    PyObject* launcher = item(devices_, known);
+    if (launcher != nullptr && launcher != Py_None) launcher_ = py::cast<std::shared_ptr<Launcher>>(py::handle(launcher));
+  }
+  if (launcher_) {
+    std::vector<const at::Tensor*> all;
+    all.reserve(asked.size());
+    for (const auto& [look, tensor] : asked) all.push_back(tensor);
+    const auto handles = launcher_->queue(all);
+    for (size_t i = 0; i < asked.size(); ++i) {
+      asked[i].first->pending = handles[i];
+      if (!handles[i]) left.push_back(asked[i]);
+    }
+    if (left.empty()) return;
+  } else {
+    left = asked;
+  }
   py::list tensors;
-  for (const auto& [look, tensor] : asked) tensors.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(*tensor)));
+  for (const auto& [look, tensor] : left) tensors.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(*tensor)));
   const py::list found = queue_(looks_, tensors, name);
-  for (size_t i = 0; i < asked.size(); ++i) {
+  for (size_t i = 0; i < left.size(); ++i) {
     const py::object one = found[i];
-    take(one, *asked[i].first);
+    take(one, *left[i].first);
   }
 }
 
@@ -638,7 +658,7 @@ void Core::link_contract(const Head& head, const Look& look, bool is_state) {
 }
 
 py::object Core::lies(const at::Tensor& tensor) {
-  if (kind_of(tensor) != HOST) return py::none();
+  if (kind_of(tensor) == STRANGE) return py::none();
   return py::make_tuple(spec(tensor).id, place_of(memory_->place(tensor, false)));
 }
 
@@ -724,7 +744,7 @@ bool Call::parse(const c10::OperatorHandle& op, const torch::jit::Stack& stack) 
   tensors_.reserve(4);
   for (size_t i = 0; i < count; ++i)
     if (!add(stack[first + i], info_.argument_marks[i], key)) return false;
-  if (info_.random && has_device_) return false;  // which generator is Python's to know
+  if (info_.random) choose_generator(op, stack, first);
   auto known = info_.texts.find(key);
   if (known == info_.texts.end()) {
     if (info_.texts.size() >= MAX_TEXTS) info_.texts.clear();
@@ -921,14 +941,29 @@ void Call::abandon() {
   }
 }
 
+// The default one of the device that the operator runs on.
+void Call::choose_generator(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) {
+  c10::Device device = tensors_.empty() ? c10::Device(c10::kCPU) : tensors_[0].device();
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == "device" && stack[first + i].isDevice()) device = stack[first + i].toDevice();
+  generator_ = device.is_cuda() ? at::globalContext().defaultGenerator(device) : at::detail::getDefaultCPUGenerator();
+}
+
 uint64_t Call::generator_state() {
-  auto generator = at::detail::getDefaultCPUGenerator();
   at::Tensor state;
   {
-    const std::lock_guard<std::mutex> guard(generator.mutex());
-    state = generator.get_state();
+    const std::lock_guard<std::mutex> guard(generator_.mutex());
+    state = generator_.get_state();
   }
   return Values::of_memory(state.const_data_ptr(), state.nbytes(), core_.salt(state.scalar_type()));
+}
+
+// As Python has it.
+py::object Call::python_generator() const {
+  const auto torch = py::module_::import("torch");
+  if (generator_.device().is_cpu()) return torch.attr("default_generator");
+  return torch.attr("cuda").attr("default_generators")[py::int_(static_cast<int>(generator_.device().index()))];
 }
 
 void Call::after(const torch::jit::Stack& stack, size_t num_returns) {
@@ -956,7 +991,8 @@ void Call::after(const torch::jit::Stack& stack, size_t num_returns) {
   }
   head_.kind = info_.kind == COPY ? kind_of_copy(changed, outputs) : info_.kind;
   if (info_.random) {
-    head_.generator = 0;  // torch's default one
+    const bool is_first = generator_.device().is_cpu();  // torch's default one is number 0
+    head_.generator = is_first ? 0 : py::cast<int>(core_.session_.attr("generator_number")(python_generator()));
     head_.state_after = generator_state();
   }
   head_.lane = core_.lane_number(thread_);
@@ -1125,10 +1161,10 @@ void Call::hand_over(const torch::jit::Stack& stack, size_t num_returns) {
   end_ahead();
   const py::tuple place = py::make_tuple(head_.phase, head_.flags, head_.module, head_.stack);
   const py::object marks = py::cast(std::vector<int>(marks_.begin(), marks_.end()));
-  const py::object state = info_.random ? py::object(py::int_(head_.state_before)) : py::object(py::none());
+  const py::object drawn = info_.random ? py::object(py::make_tuple(python_generator(), head_.state_before)) : py::object(py::none());
   const py::object links = py::cpp_function([call = shared_from_this()] { return call->links(); });
   const py::tuple given = py::make_tuple(text_->text, tensors, marks);
-  core_.hand_over_(core_.session_, info_.python, given, place, seen, py::make_tuple(links, is_put_off_), state, results);
+  core_.hand_over_(core_.session_, info_.python, given, place, seen, py::make_tuple(links, is_put_off_), drawn, results);
   tensors_.clear();
 }
 
@@ -1255,5 +1291,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   opguard::bind_region(module);
   opguard::bind_memory(module);
   opguard::bind_rows(module);
+  opguard::bind_launch(module);
   opguard::bind_recorder(module);
 }

@@ -1,6 +1,7 @@
 // The recorder of ordinary calls: what recorder.py and call.py say, compiled.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
@@ -8,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "launch.h"
 #include "memory.h"
 #include "rows.h"
 #include "values.h"
@@ -159,6 +161,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   py::object session_, looks_, stacks_, acquire_, release_, hand_over_, oracle_, queue_, value_of_, works_object_;
   py::dict late_;
+  std::shared_ptr<Launcher> launcher_;
   std::shared_ptr<Works> works_;
   size_t num_late_ = 0, max_late_ = 0;
   py::object state_sections_;
@@ -219,7 +222,9 @@ class Call : public std::enable_shared_from_this<Call> {
   void look_again();
   int kind_of_copy(const std::vector<size_t>& changed, const std::vector<at::Tensor>& outputs) const;
   void hand_over(const torch::jit::Stack& stack, size_t num_returns);
+  void choose_generator(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first);
   uint64_t generator_state();
+  py::object python_generator() const;
 
   Core& core_;
   Info& info_;
@@ -231,6 +236,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::vector<ReadRow> reads_;
   std::vector<std::pair<int64_t, int64_t>> versions_;  // of the regions that are read: version, operators writing
   std::vector<RegionPtr> writing_, writing_ahead_;
+  at::Generator generator_;  // of a random operator
   bool has_device_ = false, is_put_off_ = false;  // tensors of a device; what it reads is linked late
   std::vector<Change> changes_;
   std::vector<std::pair<size_t, Look>> suspects_;
