@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..trace.model import Event, Read
 from .arguments import split_arguments
 from .side import Side, StepView
 from .values import base_name
+
+_ELSEWHERE: Final = frozenset(("set", "resize", "resize_as"))
+"""What gives a tensor other memory than it had."""
 
 
 def other_view(sides: tuple[Side, Side], step: int, reads: tuple[Read, Read]) -> str:
@@ -27,11 +32,16 @@ def other_view(sides: tuple[Side, Side], step: int, reads: tuple[Read, Read]) ->
 
 
 def views_of(view: StepView, value: int) -> dict[int, tuple[Event, ...]]:
-    """The values behind a value, from which views alone lead to it, each with these views; itself with none."""
+    """The values behind a value, from which views alone lead to it, each with these views; itself with none.
+
+    What is given other memory leads back to nothing, as the batch that a worker sent and an empty tensor was set to.
+    """
     found: dict[int, tuple[Event, ...]] = {value: ()}
     while True:
         shown = view.shown(value)
-        if shown is None or not shown.reads or shown.reads[0].value in found:
+        if shown is None or base_name(shown.op) in _ELSEWHERE:
+            return found
+        if not shown.reads or shown.reads[0].value in found:
             return found
         found[shown.reads[0].value] = (shown, *found[value])
         value = shown.reads[0].value

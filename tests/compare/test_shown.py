@@ -47,6 +47,12 @@ def test_views_of_views() -> None:
     assert _runs(left, right)[1].endswith("the same tensor: slice(b=1) -> slice(b=2)")
 
 
+def test_memory_that_a_tensor_was_set_to() -> None:
+    """A loader's workers send batches as memory to which an empty tensor is set: that is no view of the empty one."""
+    left, right = ([view(10, 20 + n, "offset=0", "set_"), *use(20 + n, 30 + n)] for n in (0, 1))
+    assert _runs(left, right)[1] == "t0 float32[8,8] is another value"
+
+
 def test_views_of_other_values() -> None:
     """Another value from outside stays data."""
     left, right = [view(11, 20, "a=1"), *use(20, 30)], [view(12, 21, "a=2"), *use(21, 31)]
