@@ -253,18 +253,18 @@ def test_late_values_in_a_window(programs: Programs):
 
 
 COUNTING = """
-from opguard_ci.capture.fingerprint.pages import Page
+from opguard_ci.capture.fingerprint.cuda import DeviceFingerprints
 
-counts, add = [0], Page.add
+counts, end_step = [0], DeviceFingerprints.end_step
 
 
-def counting(page, sizes, dtypes, stream):
-    counts[-1] += len(sizes)
-    return add(page, sizes, dtypes, stream)
+def counting(fingerprints):
+    counts[-1] += sum(len(page) for device in fingerprints._devices.values() for page in device.used)
+    return end_step(fingerprints)
 
 
 def counted(mark, step):
-    Page.add = counting
+    DeviceFingerprints.end_step = counting
     for number in range(7):
         mark(number)
         counts.append(0)
