@@ -11,8 +11,8 @@ from opguard_ci.report.layout import Line, field, items, title
 
 _MAX_FIELDS: Final = 12
 _SAME: Final = {
-    "environment": "nothing: the reference's commit computes here what was recorded",
-    "code": "nothing: the reference's commit and the candidate compute the same here",
+    "environment": "nothing: the reference computes the same in both environments",
+    "code": "nothing: the reference and the candidate compute the same in one environment",
 }
 
 Part = Mapping[str, Any]
