@@ -1,7 +1,9 @@
-"""Fixtures for tests that run targets."""
+"""Fixtures for tests that run targets, and the fork servers that they share."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,35 +12,50 @@ import pytest
 from opguard_ci.worker.cache import cache_folder
 
 _COMPILED = cache_folder() / "native"
+_SERVERS = "PYTEST_OPGUARD_SERVERS"
+"""The variable that names the folder of the servers. They are found by their environment, but not by ``PYTEST_…``."""
+SERVERS_IDLE = "120"
+"""Seconds without a run after which a server ends, if the tests do not end it: longer than any test goes without."""
 
 
-def with_the_compiled_recorder(cache: Path) -> Path:
-    """A new cache folder in which programs find the compiled recorder, if this machine has built it."""
-    cache.mkdir(exist_ok=True)
-    (cache / "native").symlink_to(_COMPILED)
-    return cache
+def pytest_configure(config: pytest.Config) -> None:
+    """One folder for this run of pytest and its workers, whose servers end when it goes; no variable of git is set."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        del os.environ[name]
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="opguard-servers-", ignore_cleanup_errors=True)
+        os.environ[_SERVERS] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
+def new_cache(folder: Path) -> Path:
+    """A new cache folder: the fork servers of all tests are in it, and the compiled recorder if it has been built."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "native").symlink_to(_COMPILED)
+    (folder / "servers").symlink_to(os.environ[_SERVERS])
+    return folder
 
 
 @pytest.fixture(scope="module")
-def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of their own, and servers that end with this process."""
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of the module's own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPGUARD_CACHE", str(with_the_compiled_recorder(tmp_path_factory.mktemp("cache"))))
-        patch.setenv("OPGUARD_SERVER_IDLE", "0")
+        patch.setenv("OPGUARD_CACHE", str(new_cache(tmp_path_factory.mktemp("cache"))))
+        patch.setenv("OPGUARD_SERVER_IDLE", SERVERS_IDLE)
         yield
 
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache folder for all tests that call programs, so that these share fork servers."""
-    return with_the_compiled_recorder(tmp_path_factory.mktemp("cache"))
+    """One cache folder for all tests that call programs."""
+    return new_cache(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
 def shared_servers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that a test calls use that folder, outside of any CI job; its servers end soon after the last run."""
+    """Programs that a test calls use that folder, outside of any CI job."""
     monkeypatch.setenv("OPGUARD_CACHE", str(cache))
-    monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
+    monkeypatch.setenv("OPGUARD_SERVER_IDLE", SERVERS_IDLE)
     for name in ("CI", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
 

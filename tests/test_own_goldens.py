@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="goldens ar
 
 
 @pytest.fixture(scope="module")
-def project(own_servers: None) -> Iterator[Project]:
+def project(own_cache: None) -> Iterator[Project]:
     with Project(ROOT) as project:
         yield project
 

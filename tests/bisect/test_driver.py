@@ -20,7 +20,7 @@ from opguard_ci.worker.places import Job
 from tests.gitrepo import GitRepo, fingerprint
 
 HISTORIES = Path(__file__).parents[1] / "cases" / "data" / "histories"
-pytestmark = pytest.mark.usefixtures("own_servers")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 RECIPE = """
 import torch

@@ -18,7 +18,7 @@ from opguard_ci.worker.places import Job
 from tests.bisect.test_driver import CHANGED, RECIPE, STEADY
 from tests.gitrepo import GitRepo, fingerprint
 
-pytestmark = pytest.mark.usefixtures("own_servers")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 HANGS = "import time\ndef scale():\n    time.sleep(600)\n"
 CRASHES = "import ctypes\ndef scale():\n    ctypes.string_at(0)\n"

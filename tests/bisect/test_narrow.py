@@ -17,7 +17,7 @@ from opguard_ci.worker.places import Job
 from tests.bisect.test_driver import RECIPE, quietly
 from tests.gitrepo import GitRepo, fingerprint
 
-pytestmark = pytest.mark.usefixtures("own_servers")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 NET = """\
 from other import bias

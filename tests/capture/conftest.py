@@ -1,8 +1,7 @@
-"""One process that has imported torch serves all tests; each program runs in a fork of it."""
+"""One process of each profile that has imported torch serves all tests; each program runs in a fork of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,27 +10,21 @@ from .running import Programs, Runner
 
 
 @pytest.fixture(scope="session")
-def runner() -> Iterator[Runner]:
+def runner() -> Runner:
     """Runs targets under the profile ``observe``, with one thread."""
-    made = Runner()
-    yield made
-    made.close()
+    return Runner()
 
 
 @pytest.fixture(scope="session")
-def python_runner() -> Iterator[Runner]:
+def python_runner() -> Runner:
     """As ``runner``, but without the compiled recorder."""
-    made = Runner(OPGUARD_NATIVE="0")
-    yield made
-    made.close()
+    return Runner(OPGUARD_NATIVE="0")
 
 
 @pytest.fixture(scope="session")
-def strict_runner() -> Iterator[Runner]:
+def strict_runner() -> Runner:
     """Runs targets under the profile ``strict``."""
-    made = Runner("strict")
-    yield made
-    made.close()
+    return Runner("strict")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -73,24 +74,30 @@ class Ran:
         return [step["digests"] for step in self.manifest["steps"]]
 
 
+@functools.cache
+def _zygote(profile: str) -> subprocess.Popen[str]:
+    """The process that all programs under a profile are forked from; it ends when nothing more can be asked of it."""
+    environment = {**os.environ, **profiles.environment_variables(profile), "PYTHONPATH": str(ROOT)}
+    if profile == "observe":
+        environment |= {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.capture.zygote"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 class Runner:
-    """Forks programs from one process that has imported torch."""
+    """Forks programs from a process that has imported torch, the same for all runners of a profile."""
 
     def __init__(self, profile: str = "observe", **more: str) -> None:
-        """``more``: variables of the environment."""
-        environment = {**os.environ, **profiles.environment_variables(profile), "PYTHONPATH": str(ROOT)}
-        if profile == "observe":
-            environment |= {"OMP_NUM_THREADS": "1"}
-        environment |= more
+        """``more``: variables that are read when a program runs, for its environment."""
         self._profile = profile
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.capture.zygote"],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = _zygote(profile)
+        self._variables = more
 
     def run(self, target: str, folder: Path, *, bare: bool = False, **options: Any) -> Ran:
         """Run a target; its files lie in ``folder``, which is the working directory unless ``cwd`` says otherwise."""
@@ -100,7 +107,7 @@ class Runner:
         options.setdefault("cwd", str(folder))
         request = RunRequest(target, output=str(place / "trace"), profile=self._profile, **options)  # type: ignore[arg-type]
         names = {name: str(place / name) for name in ("stdout", "stderr", "answer")}
-        job = {"request": request.to_json(), "bare": bare, **names}
+        job = {"request": request.to_json(), "bare": bare, "variables": self._variables, **names}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(job), file=self._process.stdin, flush=True)
@@ -109,12 +116,6 @@ class Runner:
         with contextlib.suppress(FileNotFoundError):
             answer = json.loads((place / "answer").read_text())
         return Ran(answer, place / "trace", *(Path(names[n]).read_text() for n in ("stdout", "stderr")), status)
-
-    def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
 """Imports torch once, then runs one program per line of stdin in a fork of itself: captured, or bare."""
 
+# ruff: noqa: E402 (what is imported stays: to look for garbage meanwhile would take a quarter of the time)
 from __future__ import annotations
+
+import gc
+
+gc.disable()
 
 import atexit
 import contextlib
-import gc
 import importlib
 import itertools
 import json
@@ -25,6 +29,7 @@ from opguard_ci.worker.request import RunRequest
 def main() -> None:
     """Serve until stdin ends."""
     gc.collect()
+    gc.enable()
     gc.freeze()  # else every child copies the whole heap at its first collection
     for line in sys.stdin:
         job = json.loads(line)
@@ -42,6 +47,7 @@ def run(job: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     request = RunRequest.from_json(job["request"])
     os.chdir(request.cwd)
+    os.environ.update(job["variables"])
     mine = os.getpid()
     try:
         profile.apply(request.profile or "observe")

@@ -14,7 +14,7 @@ from tests.cases.expectations import Case, all_cases
 from tests.cases.served import run_side
 from tests.cases.sides import VARIANTS, Sides
 
-pytestmark = pytest.mark.usefixtures("own_servers")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 PARAMETERS = [pytest.param(case, variant, id=f"{case.name}[{variant}]") for case in all_cases() for variant in VARIANTS]
 

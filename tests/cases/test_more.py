@@ -11,7 +11,7 @@ from tests.cases.expectations import Case, more_cases
 from tests.cases.served import run_side
 from tests.cases.sides import Sides
 
-pytestmark = pytest.mark.usefixtures("own_servers")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("case", more_cases(), ids=lambda case: case.name)

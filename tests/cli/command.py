@@ -25,7 +25,7 @@ def environment(**variables: str) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "PYTHONHASHSEED")
     }
-    return {**kept, "PYTHONPATH": str(ROOT), **variables}
+    return {**kept, **variables}
 
 
 def opguard(

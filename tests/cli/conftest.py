@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import opguard_json
+from tests.conftest import SERVERS_IDLE
 
 TRAINING = """\
 import sys
@@ -90,7 +91,7 @@ if __name__ == "__main__":
 def project(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with ``training.py`` in it."""
     monkeypatch.setenv("OPGUARD_CACHE", str(cache))
-    monkeypatch.setenv("OPGUARD_SERVER_IDLE", "30")
+    monkeypatch.setenv("OPGUARD_SERVER_IDLE", SERVERS_IDLE)
     (tmp_path / "training.py").write_text(TRAINING)
     return tmp_path
 
@@ -102,7 +103,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     (folder / "training.py").write_text(TRAINING)
     for name, function in (("good", "train"), ("again", "train"), ("edited", "edited")):
         words = ["run", f"training.py:{function}", "-o", name]
-        code, document = opguard_json(*words, cwd=folder, OPGUARD_CACHE=str(cache), OPGUARD_SERVER_IDLE="30")
+        code, document = opguard_json(*words, cwd=folder, OPGUARD_CACHE=str(cache), OPGUARD_SERVER_IDLE=SERVERS_IDLE)
         assert code == 0, document
     return folder
 

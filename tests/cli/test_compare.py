@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.command import environment, opguard, opguard_json
 from tests.cli.conftest import TRAINING
+from tests.conftest import SERVERS_IDLE
 from tests.gitrepo import GitRepo
 from tests.report.html.reading import Page
 
@@ -121,7 +122,7 @@ def test_perfetto(traces: Path, cache: Path) -> None:
     """Both runs in a file for ui.perfetto.dev, of traces and of two configurations; not without operators."""
     assert opguard_json("compare", "good", "edited", "--perfetto", "runs.json", cwd=traces)[0] == 1
     words = ["compare", "training.py", "--perfetto", "both.json", "--steps", "3", "--", "1e-5", ":::", "1e-3"]
-    assert opguard(*words, cwd=traces, OPGUARD_CACHE=str(cache), OPGUARD_SERVER_IDLE="30").returncode == 1
+    assert opguard(*words, cwd=traces, OPGUARD_CACHE=str(cache), OPGUARD_SERVER_IDLE=SERVERS_IDLE).returncode == 1
     for file in ("runs.json", "both.json"):
         rows = json.loads((traces / file).read_text())["traceEvents"]
         names = [row["name"] for row in rows]
@@ -135,7 +136,7 @@ def test_perfetto(traces: Path, cache: Path) -> None:
 
 def test_zoom_measures_the_divergence_and_leaves_a_reproducer(recorded: Path, tmp_path: Path, cache: Path) -> None:
     """Both targets are run again where they were recorded; the report names the script."""
-    variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": "30"}
+    variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": SERVERS_IDLE}
     words = ["compare", "good", "edited", "--repro", tmp_path / "repro"]
     done = opguard(*words, cwd=recorded, **variables)
     assert done.returncode == 1, done.stderr
@@ -161,7 +162,7 @@ def test_zoom_refuses_code_that_is_gone(traces: Path, tmp_path: Path) -> None:
 
 def test_zoom_runs_commits_from_their_trees(tmp_path: Path, cache: Path) -> None:
     """The reference's commit is not checked out any more; a changed working tree is only run while it is the same."""
-    variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": "30"}
+    variables = {"OPGUARD_CACHE": str(cache), "OPGUARD_SERVER_IDLE": SERVERS_IDLE}
     repo = GitRepo(tmp_path / "r")
     repo.put("training.py", TRAINING)
     repo.commit()

@@ -12,7 +12,7 @@ import pytest
 from opguard_ci.demo.changes import CHANGES
 from tests.demo.planted import compare_versions, plant
 
-pytestmark = pytest.mark.usefixtures("own_servers")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("seed", range(len(CHANGES)), ids=lambda seed: CHANGES[seed].kind)

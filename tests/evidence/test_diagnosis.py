@@ -40,7 +40,7 @@ def broken():
 """
 
 
-@pytest.mark.usefixtures("own_servers")
+@pytest.mark.usefixtures("own_cache")
 def test_each_switch_is_tried_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What cures it, what does not, and what cannot be tried."""
     (tmp_path / "target.py").write_text(TARGET)

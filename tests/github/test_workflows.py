@@ -35,7 +35,9 @@ class Job:
         self.repo = Guarded(folder / "work" / "project", config='recipes = ["*.py"]')
         self.bin = folder / "bin"
         self.bin.mkdir()
-        self.tool("opguard", f'exec "{sys.executable}" -m opguard_ci "$@"')
+        # In the environment of all tests, since fork servers are found by it.
+        same = f'unset TARGETS REFERENCE PROFILE REPORT; PATH="{os.environ["PATH"]}"'
+        self.tool("opguard", f'{same} exec "{sys.executable}" -m opguard_ci "$@"')
         self.calls, self.output, self.path, self.summary = (
             folder / name for name in ("calls", "out", "path", "summary")
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -163,10 +162,8 @@ def main(mark):
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    made = Runner()
-    yield made
-    made.close()
+def runner() -> Runner:
+    return Runner()
 
 
 @pytest.fixture
@@ -224,7 +221,7 @@ def test_recorded_graphs_are_looked_at(programs: Programs):
     assert len({event.reads[0].value for event in sums}) == 3
 
 
-def test_a_recipe_in_a_forked_child(own_servers: None, tmp_path: Path):
+def test_a_recipe_in_a_forked_child(own_cache: None, tmp_path: Path):
     """A CUDA recipe runs in a child of a server; a changed eps is found by operator, module and cause."""
     traces = []
     for number, eps in enumerate(("1e-5", "1e-5", "1e-6")):

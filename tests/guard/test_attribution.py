@@ -39,7 +39,7 @@ OTHERS = [{"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILIT
 
 
 @pytest.fixture(autouse=True)
-def own(own_servers: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("CI", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY"):
         monkeypatch.delenv(name, raising=False)
     yield

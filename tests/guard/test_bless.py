@@ -12,7 +12,7 @@ from opguard_ci.guard import Project
 from opguard_ci.jobs import Asked, jobs_of
 from tests.guarded import UNSTABLE, Guarded
 
-pytestmark = pytest.mark.usefixtures("own_servers", "local")
+pytestmark = pytest.mark.usefixtures("own_cache", "local")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from opguard_ci.worker.cache import cache_folder
 from tests.gitrepo import GitRepo, fingerprint
 from tests.guarded import UNSTABLE, Guarded
 
-pytestmark = pytest.mark.usefixtures("own_servers", "local")
+pytestmark = pytest.mark.usefixtures("own_cache", "local")
 
 
 @pytest.fixture

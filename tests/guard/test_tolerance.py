@@ -15,7 +15,7 @@ from opguard_ci.reference import Wanted
 from opguard_ci.worker.places import Job
 from tests.gitrepo import GitRepo
 
-pytestmark = pytest.mark.usefixtures("own_servers")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 RECIPE = """\
 import torch

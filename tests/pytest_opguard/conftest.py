@@ -1,4 +1,4 @@
-"""Small projects under git, one cache folder and one home for all tests here, so that they share fork servers."""
+"""Small projects under git, with one cache folder for all tests here and the surroundings that fork servers go by."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opguard_ci.worker.servers import stop_servers
-from tests.conftest import with_the_compiled_recorder
 from tests.gitrepo import GitRepo
 
 _HELD = (
@@ -26,6 +22,9 @@ _HELD = (
 """A session inside this process gives back the modules that it imported; these cannot be imported twice."""
 for name in _HELD:
     importlib.import_module(name)
+
+_GIVEN = {name: os.environ.get(name) for name in ("HOME", "USERPROFILE", "PY_COLORS")}
+"""What pytester changes, and differently for each test: no server would fit a second one."""
 
 LIB = """\
 import torch
@@ -82,7 +81,9 @@ class Project:
     def edit(self, old: str = "1e-5", new: str = "1e-3", file: str = "lib.py") -> None:
         text = (self.dir / file).read_text()
         assert old in text
+        seconds = (self.dir / file).stat().st_mtime + 2  # or Python would not see that what it compiled is old
         (self.dir / file).write_text(text.replace(old, new))
+        os.utime(self.dir / file, (seconds, seconds))
 
     def pytest(self, *arguments: str) -> pytest.RunResult:
         """A session in this process."""
@@ -97,28 +98,15 @@ class Project:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("opguard")
-    (folder / "home").mkdir()
-    with_the_compiled_recorder(folder / "cache")
-    yield folder
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPGUARD_CACHE", str(folder / "cache"))
-        stop_servers()
-
-
 @pytest.fixture
-def project(pytester: pytest.Pytester, home: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    for name in ("CI", "PYTEST_ADDOPTS", "PYTHONHASHSEED", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+def project(pytester: pytest.Pytester, shared_servers: None, monkeypatch: pytest.MonkeyPatch) -> Project:
+    for name in ("PYTEST_ADDOPTS", "PYTHONHASHSEED", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
         monkeypatch.delenv(name, raising=False)
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
-    for name in ("HOME", "USERPROFILE"):  # pytester gives each test others, and servers go by all variables
-        monkeypatch.setenv(name, str(home / "home"))
-    monkeypatch.setenv("OPGUARD_CACHE", str(home / "cache"))
-    monkeypatch.setenv("OPGUARD_SERVER_IDLE", "120")
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for name, value in _GIVEN.items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
     return Project(pytester)
 
 

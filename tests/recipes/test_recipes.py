@@ -68,7 +68,7 @@ def test_recipe_is_short_and_repeats_itself(name: str, bare: dict[str, dict[str,
     assert len(set(report["losses"])) == 4
 
 
-@pytest.mark.usefixtures("own_servers")
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", NAMES)
 def test_recipe_is_captured_whole_and_repeats_itself_on_two_servers(name: str, tmp_path: Path):
     """Under capture nothing goes unseen or without fingerprint, and a run on another server computes the same bits.

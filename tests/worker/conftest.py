@@ -1,8 +1,7 @@
-"""One cache folder and one server per profile for the tests of a module; servers take seconds to start."""
+"""A cache folder for the tests of a module, and one server per profile for all; servers take seconds to start."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 from opguard_ci.worker import processes
 from opguard_ci.worker.client import run
 from opguard_ci.worker.request import RunRequest, RunResult
-from opguard_ci.worker.servers import Server, stop_servers
+from opguard_ci.worker.servers import Server
+from tests.conftest import SERVERS_IDLE, new_cache
 
 ENTRY = "entries:execute"
 HERE = Path(__file__).parent
@@ -24,12 +24,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     # Deeper than the 108 bytes of a socket's address, as a cache folder may be.
     folder = tmp_path_factory.mktemp("cache") / ("deep" * 20) / ("deeper" * 10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPGUARD_CACHE", str(folder))
-        patch.setenv("OPGUARD_SERVER_IDLE", "120")
+        patch.setenv("OPGUARD_CACHE", str(new_cache(folder)))
+        patch.setenv("OPGUARD_SERVER_IDLE", SERVERS_IDLE)
         patch.setenv("PYTHONPATH", str(HERE))
         patch.delenv("PYTHONHASHSEED", raising=False)
         yield folder
-        stop_servers()
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +70,3 @@ def process_ids(file: Path) -> list[int]:
     """The child, its daemon and its warden, as the target ``stay`` wrote them."""
     wait_for(file.exists)
     return [int(word) for word in file.read_text().split()]
-
-
-def environment_for_programs() -> dict[str, str]:
-    """For programs of a test that import opguard_ci; servers treat it as another environment."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}

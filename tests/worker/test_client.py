@@ -15,7 +15,7 @@ from opguard_ci.worker import client
 from opguard_ci.worker.request import RunRequest, RunResult
 from opguard_ci.worker.servers import Server
 
-from .conftest import ENTRY, HERE, alive, ask, environment_for_programs, process_ids, wait_for
+from .conftest import ENTRY, HERE, alive, ask, process_ids, wait_for
 
 CLIENT = """
 import sys
@@ -190,7 +190,7 @@ def test_the_client_goes(cache: Path, tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", CLIENT, "stay", str(tmp_path / "pids")]
     with subprocess.Popen(
         command,
-        env=environment_for_programs(),
+        env=os.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -293,7 +293,7 @@ from opguard_ci.worker.request import RunRequest
 request = RunRequest("describe", cwd=".", output="unused", profile="strict")
 print(json.dumps([os.getpid(), run_in_process(request, entry="entries:execute").to_json()]))
 """
-    environment = {**environment_for_programs(), "PYTHONHASHSEED": "7"}
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
     answer = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,

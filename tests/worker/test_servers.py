@@ -11,7 +11,7 @@ import pytest
 from opguard_ci.errors import OpguardError, UsageError
 from opguard_ci.worker.servers import Server, idle_seconds, list_servers, stop_servers
 
-from .conftest import ENTRY, alive, ask, environment_for_programs, wait_for
+from .conftest import ENTRY, alive, ask, wait_for
 
 
 def test_a_server_is_found_again(observe: Server) -> None:
@@ -92,7 +92,7 @@ assert first is second
 print(first.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    environment = {**environment_for_programs(), "OPGUARD_SERVER_IDLE": "0"}
+    environment = {**os.environ, "OPGUARD_SERVER_IDLE": "0"}
     answer = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -115,9 +115,10 @@ def test_a_server_ends_when_idle_or_without_its_folder(
 
 
 def test_stop_servers(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All servers of a cache folder can be ended at once; a dead socket is swept up."""
+    """The folder of the sockets is private; all servers of it can be ended at once; a dead socket is swept up."""
     monkeypatch.setenv("OPGUARD_CACHE", str(tmp_path))
     server = Server.connect("observe", entry=ENTRY)
+    assert server.path.parent.stat().st_mode & 0o077 == 0
     assert stop_servers() == 1
     assert not alive(server.pid)
     server.path.touch()
@@ -134,9 +135,8 @@ def test_a_server_that_cannot_start_says_why(cache: Path, tmp_path: Path, monkey
     assert caught.value.slug == "server-start"
 
 
-def test_the_folder_is_private(strict: Server, cache: Path) -> None:
-    """Nobody else can reach the sockets."""
-    assert (cache / "servers").stat().st_mode & 0o077 == 0
+def test_the_socket_is_private(strict: Server) -> None:
+    """Nobody else can connect to a server, whoever may enter its folder."""
     assert strict.path.stat().st_mode & 0o077 == 0
 
 

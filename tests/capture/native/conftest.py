@@ -1,8 +1,7 @@
-"""The compiled recorder, built if a compiler is here, and two processes that run programs with and without it."""
+"""The compiled recorder, built if a compiler is here, and two runners of programs, with and without it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,20 +22,17 @@ def compiled() -> Any:
 
 
 @pytest.fixture(scope="session")
-def runners(compiled: Any) -> Iterator[tuple[Runner, Runner]]:
+def runners(compiled: Any) -> tuple[Runner, Runner]:
     """One that records with the module, and one that records in Python, under ``observe``."""
-    yield from _pair("observe")
+    return _pair("observe")
 
 
 @pytest.fixture(scope="session")
-def strict_runners(compiled: Any) -> Iterator[tuple[Runner, Runner]]:
+def strict_runners(compiled: Any) -> tuple[Runner, Runner]:
     """The same under ``strict``."""
-    yield from _pair("strict")
+    return _pair("strict")
 
 
-def _pair(profile: str) -> Iterator[tuple[Runner, Runner]]:
+def _pair(profile: str) -> tuple[Runner, Runner]:
     folder = {"OPGUARD_CACHE": str(native.library().parents[2])}
-    pair = Runner(profile, **folder), Runner(profile, **folder, OPGUARD_NATIVE="0")
-    yield pair
-    for runner in pair:
-        runner.close()
+    return Runner(profile, **folder), Runner(profile, **folder, OPGUARD_NATIVE="0")
