@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from opguard_ci.report.html.build import Html, el, number, section
@@ -90,18 +91,23 @@ def _tile(name: str, value: object, more: str | None) -> Html:
 
 
 def _map(tensor: Tensor) -> Html | None:
-    """The grid of ``map``: the darker a cell, the more of its elements differ."""
+    """The grid of ``map``: the darker a cell, the larger the share of its elements that differ."""
     found = tensor.get("map")
     cells = found.get("cells") if isinstance(found, Mapping) else None
     if not isinstance(cells, list) or not cells or not all(isinstance(row, list) and row for row in cells):
         return None
     assert isinstance(found, Mapping)
-    most = max(max(row) for row in cells) or 1
     rows, columns = len(cells), max(len(row) for row in cells)
+    heights, widths = _sizes(found.get("rows"), rows), _sizes(found.get("columns"), columns)
+    shares = [
+        [value / (height * widths[n]) for n, value in enumerate(row)]
+        for row, height in zip(cells, heights, strict=True)
+    ]
+    most = max(map(max, shares)) or 1
     drawn = [
         el("rect", x=start * _CELL, y=n * _CELL, width=length * _CELL, height=_CELL, class_=f"s{shade}")
-        for n, row in enumerate(cells)
-        for start, length, shade in _runs([-(-_SHADES * value // most) for value in row])
+        for n, row in enumerate(shares)
+        for start, length, shade in _runs([math.ceil(_SHADES * share / most) for share in row])
     ]
     label = f"{number(found.get('rows'))} rows × {number(found.get('columns'))} columns"
     picture = el(
@@ -110,6 +116,13 @@ def _map(tensor: Tensor) -> Html | None:
         aria_label=f"Where the elements differ: {label}",
     )  # fmt: skip
     return el("figure", picture, el("figcaption", "Where: ", label, _box(tensor), "; darker: more of them differ"))
+
+
+def _sizes(number: object, cells: int) -> list[int]:
+    """How many of so many rows or columns each cell stands for."""
+    total = number if type(number) is int and number >= cells else cells
+    edges = [-(-n * total // cells) for n in range(cells + 1)]
+    return [high - low for low, high in pairwise(edges)]
 
 
 def _runs(shades: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from opguard_ci.compare import compare_traces
 from opguard_ci.compare.picture import picture
+from opguard_ci.evidence.difference import density
 from opguard_ci.report.html import bisect_page, check_page, compare_page
 from opguard_ci.trace.model import Event, StepTable
 from tests.compare.build import contract, copy, loss, op, trace
@@ -60,6 +62,16 @@ def test_a_divergence_with_all_that_belongs_to_it() -> None:
     for said in ("diverged", "blocks.0.norm", "eps 1 -> 2", "step 1, forward", "5of 24", "max ULP", "nan0 → 2", "0.25"):
         assert said in page.text
     assert {"s0", "s8", "mantissa", "sign", "cell", "different", "here", "inserted"} <= set(page.classes)
+
+
+def test_a_map_shows_shares() -> None:
+    """Of a tensor all of whose elements differ every cell has one shade, though some stand for more rows."""
+    found = density(np.arange(18 * 8), (3, 6, 8))
+    assert {count for row in found["cells"] for count in row} == {1, 2}
+    document, _ = _compared(*_runs())
+    document["first_divergence"]["tensors"] = [{**TENSOR, "map": found}]
+    shades = [name for name in Page(compare_page(document, None)).classes if name[0] == "s" and name[1:].isdigit()]
+    assert set(shades) == {"s8"}
 
 
 def _hostile(value: Any) -> Any:
