@@ -29,6 +29,10 @@ NAME: Final = "compare"
 HELP: Final = "compare two traces, or runs with other arguments, and name the first operator that differs"
 
 _BETWEEN: Final = ":::"
+_OF_RUNS: Final = (
+    "level", "profile", "steps", "from_step", "to_step", "ranks", "allow_unseen", "timeout", "keep",
+)  # fmt: skip
+"""Options that mean nothing where nothing is run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,10 +72,10 @@ def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
     from opguard_ci.compare import compare_traces
     from opguard_ci.trace.reader import read_trace
 
-    given = [name for name in ("level", "profile", "steps", "timeout", "keep", "allow_unseen") if getattr(args, name)]
+    given = [name for name in _OF_RUNS if getattr(args, name) is not None and getattr(args, name) is not False]
     if args.target_arguments or given:
-        what = "arguments after --" if args.target_arguments else f"--{given[0].replace('_', '-')}"
-        raise UsageError("usage", f"{what} are for a run: of two traces nothing is run; name one TARGET instead.")
+        what = "Arguments after -- are" if args.target_arguments else f"--{given[0].replace('_', '-')} is"
+        raise UsageError("usage", f"{what} for a run: of two traces nothing is run; name one TARGET instead.")
     reference, candidate = read_trace(args.target), read_trace(args.candidate)
     document = compare_traces(reference, candidate).to_json()
     if args.pdb:

@@ -73,6 +73,8 @@ def test_a_run_that_breaks(project: Path) -> None:
     (("a", "b", "--", "c", ":::", "d"), "usage"),
     (("a", "b", "--profile", "strict"), "usage"),
     (("a", "b", "--allow-unseen"), "usage"),
+    (("a", "b", "--from-step", "0"), "usage"),
+    (("a", "b", "--ranks", "2"), "usage"),
     (("missing.py", "--", ":::", "b"), "target-not-found"),
 ])  # fmt: skip
 def test_words_that_make_no_sense(project: Path, words: tuple[str, ...], slug: str) -> None:
