@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from .fingerprint.strides import layout_of
 from .region import Geometry, Region
 from .sparse import parts
 
@@ -163,7 +164,8 @@ def strided(tensor: torch.Tensor, region: Region, lo: int) -> Place:
         hi += (length - 1) * stride * size
     dense = hi - lo == tensor.nbytes and _is_permuted(shape, strides)
     lazy = (tensor.is_neg(), tensor.is_conj())
-    return region, (lo, hi, tensor.dtype, tuple(shape), strides, *(lazy if any(lazy) else ())), lo, hi, dense
+    layout = layout_of(shape, strides)
+    return region, (lo, hi, tensor.dtype, *layout, *(lazy if any(lazy) else ())), lo, hi, dense
 
 
 def _is_permuted(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from ..trace.model import OUTSIDE, OVER, STATE
 
 Geometry = tuple[Any, ...]
-"""(lo, hi, dtype) of a contiguous view, in bytes; with shape and strides, in elements, of any other; and what else
-tells two views of the same bytes apart.
+"""(lo, hi, dtype) of a contiguous view, in bytes; with shape and strides, in elements and as few dimensions as will do,
+of any other; and what else tells two views of the same bytes apart.
 """
 
 _MAX_WRITES: Final = 256

@@ -1,4 +1,4 @@
-"""How the elements of a strided tensor are read as words: as few dimensions as will do. Pure."""
+"""How the elements of a strided tensor lie, and how they are read as words: as few dimensions as will do. Pure."""
 
 from __future__ import annotations
 
@@ -64,6 +64,16 @@ def strides_of(shape: Sequence[int], strides: Sequence[int], itemsize: int, in_w
     apart = [stride for axis, stride in enumerate(found) if axis != {ROWS: 3, COLUMNS: 4}.get(together)]
     aligned = together != NOTHING and all(stride % 16 == 0 for stride in apart)
     return Strides(item, together, outer, middle, inner, num_rows, length // per, found, aligned)
+
+
+@functools.lru_cache(maxsize=4096)
+def layout_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of the same elements in the same order, in as few dimensions as will do.
+
+    Two views that begin at one place show the same bytes in the same order if these are equal.
+    """
+    dimensions = _joined([*zip(shape, strides, strict=True)])[::-1]
+    return tuple(length for length, _ in dimensions), tuple(stride for _, stride in dimensions)
 
 
 def _joined(dimensions: list[tuple[int, int]]) -> list[tuple[int, int]]:

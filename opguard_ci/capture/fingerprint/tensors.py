@@ -16,11 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from . import cpu
 from .cuda import DeviceFingerprints
 from .quiet import Unhashable, quiet
+from .strides import layout_of
 
 _SPARSE_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 _SPARSE_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
 _MAX_EXPANSION: Final = 1 << 28
-"""An expanded tensor of more bytes than these is known by its distinct elements and its shape."""
+"""An expanded tensor of more bytes than these is known by its distinct elements and how they repeat."""
 
 _keys = torch._C._dispatch_keys
 address: Callable[[torch.Tensor], int] = getattr(torch._C, "_data_address")  # noqa: B009 - not in its stubs
@@ -94,11 +95,13 @@ def _kind_of(tensor: torch.Tensor) -> int:
 
 
 def _strided(tensor: torch.Tensor, pointer: int, flips: int = 0) -> int:
-    shape, strides = tensor.shape, tensor.stride()
+    shape: tuple[int, ...] = tensor.shape
+    strides = tensor.stride()
     if tensor.nbytes > _MAX_EXPANSION and 0 in strides:
+        shape, strides = layout_of(shape, strides)
         kept = [1 if stride == 0 else length for length, stride in zip(shape, strides, strict=True)]
         inner = cpu.of_strided(pointer, (tuple(kept), strides), tensor.dtype, flips)
-        return cpu.of_text(f"expanded {tuple(shape)} {tuple(kept)} {inner:x}")
+        return cpu.of_text(f"expanded {shape} {tuple(kept)} {inner:x}")
     return cpu.of_strided(pointer, (shape, strides), tensor.dtype, flips)
 
 

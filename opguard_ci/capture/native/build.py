@@ -93,6 +93,7 @@ def _build(target: Path) -> None:
 
 _TORCH: Final = Path(torch.__file__).parent
 _FLAGS: Final = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
+_PER_ISA: Final = ("xxh3", "transpose")
 _LINK: Final = (f"-L{_TORCH / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python")
 
 
@@ -103,8 +104,9 @@ def _units(folder: Path) -> list[tuple[Path, str, list[str]]]:
     if sysconfig.get_platform().endswith("x86_64"):  # chosen by the processor that it runs on
         isas |= {"avx2": ["-mavx2"], "avx512": ["-mavx512f"]}
     units = [
-        (_SOURCES / "xxh3.cpp", str(folder / f"xxh3-{isa}.o"), ["-O3", xxhash, f"-DOPGUARD_ISA={isa}", *flags])
+        (_SOURCES / f"{name}.cpp", str(folder / f"{name}-{isa}.o"), ["-O3", xxhash, f"-DOPGUARD_ISA={isa}", *flags])
         for isa, flags in isas.items()
+        for name in _PER_ISA
     ]
     include = [
         f"-I{folder}",
@@ -113,7 +115,7 @@ def _units(folder: Path) -> list[tuple[Path, str, list[str]]]:
         f"-DTORCH_EXTENSION_NAME={MODULE}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
     ]
-    others = [source for source in sorted(_SOURCES.glob("*.cpp")) if source.stem != "xxh3"]
+    others = [source for source in sorted(_SOURCES.glob("*.cpp")) if source.stem not in _PER_ISA]
     return units + [
         (source, str(folder / f"{source.stem}.o"), [*include, *(["-O3"] if source.stem == "values" else [])])
         for source in others

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opguard_ci.capture.fingerprint.strides import COLUMNS, NOTHING, ROWS, Strides, strides_of
+from opguard_ci.capture.fingerprint.strides import COLUMNS, NOTHING, ROWS, Strides, layout_of, strides_of
 
 DTYPES = (torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128)
 
@@ -53,6 +53,22 @@ def test_same_words(x):
     memory = torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage()).numpy()
     expected = x.contiguous().as_strided((x.numel(),), (1,)).view(torch.uint8).numpy().view("u8")
     assert words_of(memory, at, how).tolist() == expected.tolist()
+
+
+@given(views(), st.data())
+def test_a_layout_is_one_of_order(x: torch.Tensor, data: st.DataObject):
+    """The elements are the same ones in the same order, and a view of another shape has the same layout."""
+    places = torch.arange(8**5).as_strided(x.shape, x.stride())
+    shape, strides = layout_of(x.shape, x.stride())
+    assert torch.equal(places.as_strided(shape, strides).flatten(), places.flatten())
+    other = x.unsqueeze(data.draw(st.integers(0, x.ndim)))
+    axis = data.draw(st.integers(0, x.ndim - 1))
+    if x.shape[axis] % 2 == 0:
+        other = x.view(*x.shape[:axis], 2, -1, *x.shape[axis + 1 :])
+    assert layout_of(other.shape, other.stride()) == (shape, strides)
+    turned = places.transpose(0, -1)
+    if layout_of(turned.shape, turned.stride()) == (shape, strides):
+        assert torch.equal(turned.flatten(), places.flatten())
 
 
 def test_common_views_are_read_in_place():

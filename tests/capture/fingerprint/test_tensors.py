@@ -154,6 +154,7 @@ def test_expanded_tensors():
     huge = torch.ones(1, 1).expand(1 << 20, 1 << 20)
     assert value(huge) != value(torch.zeros(1, 1).expand(1 << 20, 1 << 20))
     assert value(huge) != value(torch.ones(1, 1).expand(1 << 20, 1 << 21))
+    assert value(huge) == value(huge[None]) == value(huge.view(1 << 10, 1 << 10, -1))
 
 
 def test_layouts():

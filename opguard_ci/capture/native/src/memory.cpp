@@ -1,5 +1,7 @@
 #include "memory.h"
 
+#include "values.h"
+
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Dtype.h>
 
@@ -69,8 +71,8 @@ int64_t strided_form_of(const at::Tensor& tensor) {
   key.insert(key.end(), tensor.strides().begin(), tensor.strides().end());
   auto known = forms.find(key);
   if (known != forms.end()) return known->second;
-  const int64_t form =
-      Forms::all().of(py::make_tuple(dtype_of(tensor), tuple_of_numbers(tensor.sizes()), tuple_of_numbers(tensor.strides())));
+  const Layout layout = layout_of(tensor.sizes(), tensor.strides());
+  const int64_t form = Forms::all().of(py::make_tuple(dtype_of(tensor), tuple_of_numbers(layout.shape), tuple_of_numbers(layout.strides)));
   forms.emplace(std::move(key), form);
   return form;
 }

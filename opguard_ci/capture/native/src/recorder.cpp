@@ -395,7 +395,7 @@ uint64_t Core::value(const at::Tensor& tensor, const py::object& name) {
   const char* first = reinterpret_cast<const char*>(pointer) + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
   if (tensor.is_contiguous()) return Values::of_memory(first, nbytes, salt(tensor.scalar_type()));
   try {
-    return values_.of_strided(tensor, first, strided_form_of(tensor), salt(tensor.scalar_type()));
+    return values_.of_strided(tensor, first, salt(tensor.scalar_type()));
   } catch (const std::bad_alloc&) {  // Python may have no room either, and then says so
     return py::cast<uint64_t>(looks_.attr("_value")(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)), name));
   }
@@ -431,25 +431,18 @@ Look Core::at(const at::Tensor& tensor, const py::object& name, bool made, bool 
   const auto is_shown_as = [&] {
     return base != nullptr && shown->place.region == look.place.region && shown->place.geometry == look.place.geometry;
   };
+  if (look.place.region && nbytes && is_shown_as()) {
+    look.value = shown->value;
+    look.pending = shown->pending;
+    look.by_links = shown->by_links;
+    return look;
+  }
   if (kind_of(tensor) == DEVICE) {  // asked by whoever looks, together with others
-    if (!look.place.region || made || !nbytes) return look;
-    if (is_shown_as()) {
-      look.value = shown->value;
-      look.pending = shown->pending;
-      look.by_links = shown->by_links;
-    } else {
-      is_assumed();
-    }
+    if (look.place.region && !made && nbytes) is_assumed();
     return look;
   }
   if (!look.place.region || !nbytes || !tensor.is_contiguous()) {
     if (!look.place.region || !nbytes || !is_assumed()) look.value = value(tensor, name);
-    return look;
-  }
-  if (is_shown_as()) {
-    look.value = shown->value;
-    look.pending = shown->pending;
-    look.by_links = shown->by_links;
     return look;
   }
   if (is_assumed()) return look;

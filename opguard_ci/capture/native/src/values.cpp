@@ -1,19 +1,18 @@
 #include "values.h"
 
 #include <Python.h>
-#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
+
+#include "transpose.h"
 
 namespace opguard {
 
 namespace {
 
 constexpr size_t CHUNK = size_t(1) << 19;  // bytes of a strided tensor that are copied at a time: the cache keeps them
-constexpr int64_t TILE = 32, BLOCK = 16;
-constexpr size_t MAX_PERMUTED = 4096;
+constexpr int64_t TILE = 32;
 
 // Lets other threads of Python run while many bytes are read.
 class WithoutGil {
@@ -45,23 +44,15 @@ void copy_part(const T* source, T* target, const Axis& down, const Axis& across,
     for (int64_t i = i0; i < i1; ++i) target[i * down.target + j * across.target] = source[i * down.source + j * across.source];
 }
 
-// Both ways whole cache lines at a time, through a block of our own: the lines of a plane whose sides are powers of two
-// share a few places of the cache.
-template <class T>
-void transpose_block(const T* source, T* target, int64_t source_stride, int64_t target_stride) {
-  T block[BLOCK * BLOCK];
-  for (int64_t j = 0; j < BLOCK; ++j) std::memcpy(block + j * BLOCK, source + j * source_stride, sizeof(T) * BLOCK);
-  for (int64_t i = 0; i < BLOCK; ++i)
-    for (int64_t j = 0; j < BLOCK; ++j) target[i * target_stride + j] = block[j * BLOCK + i];
-}
-
 template <class T>
 void copy_plane(const T* source, T* target, const Axis& down, const Axis& across) {
   if (down.source == 1 && across.target == 1) {
     const int64_t rows = down.length / BLOCK * BLOCK, columns = across.length / BLOCK * BLOCK;
-    for (int64_t i = 0; i < rows; i += BLOCK)
-      for (int64_t j = 0; j < columns; j += BLOCK)
-        transpose_block(source + i + j * across.source, target + i * down.target + j, across.source, down.target);
+    if constexpr (sizeof(T) == sizeof(uint32_t)) {
+      transposing().words(source, target, rows, columns, across.source, down.target);
+    } else {
+      transpose(source, target, rows, columns, across.source, down.target);
+    }
     copy_part(source, target, down, across, rows, down.length, 0, across.length);
     copy_part(source, target, down, across, 0, rows, columns, across.length);
     return;
@@ -99,19 +90,11 @@ void copy_elements(const char* source, char* target, Axes axes) {
   copy_axes(reinterpret_cast<const T*>(source), reinterpret_cast<T*>(target), axes.data(), axes.size());
 }
 
-// The elements in logical order. axes: outermost first, without their target strides.
+// The elements in logical order.
 void gather(const char* source, char* target, at::IntArrayRef shape, at::IntArrayRef strides, size_t size) {
   Axes axes;
   int64_t target_stride = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    if (shape[i] == 1) continue;
-    if (!axes.empty() && axes.front().length * axes.front().source == strides[i]) {
-      axes.front().length *= shape[i];
-    } else {
-      axes.insert(axes.begin(), Axis{shape[i], strides[i], target_stride});
-    }
-    target_stride *= shape[i];
-  }
+  for (size_t i = shape.size(); i-- > 0; target_stride *= shape[i]) axes.insert(axes.begin(), Axis{shape[i], strides[i], target_stride});
   switch (size) {
     case 1: return copy_elements<uint8_t>(source, target, axes);
     case 2: return copy_elements<uint16_t>(source, target, axes);
@@ -137,7 +120,8 @@ void pieces(const char* source, at::IntArrayRef shape, at::IntArrayRef strides, 
     return;
   }
   const size_t row = nbytes / static_cast<size_t>(shape[0]);
-  const auto rows = static_cast<int64_t>(CHUNK / row);
+  auto rows = static_cast<int64_t>(CHUNK / row);
+  if (rows > BLOCK) rows -= rows % BLOCK;
   const auto step = static_cast<int64_t>(size) * strides[0];
   if (rows == 0) {
     for (int64_t i = 0; i < shape[0]; ++i) pieces(source + i * step, shape.slice(1), strides.slice(1), size, buffer, use);
@@ -151,19 +135,50 @@ void pieces(const char* source, at::IntArrayRef shape, at::IntArrayRef strides, 
   }
 }
 
-uint64_t digest_of(const char* source, at::IntArrayRef shape, at::IntArrayRef strides, size_t size, char* buffer) {
-  const size_t nbytes = count_of(shape) * size;
+// Rows are read where they lie.
+bool is_in_rows(const Layout& layout, size_t size, size_t nbytes) {
+  return layout.strides.back() == 1 && !(static_cast<size_t>(layout.shape.back()) * size % STRIPE) && nbytes > MIN_ROWS &&
+      layout.shape.size() > 1;
+}
+
+uint64_t digest_of_rows(const char* source, const Layout& layout, size_t size) {
+  c10::SmallVector<Steps, 6> axes;
+  for (size_t i = 0; i + 1 < layout.shape.size(); ++i) axes.push_back({layout.shape[i], layout.strides[i] * static_cast<int64_t>(size)});
+  return xxh3().digest_rows(source, axes.data(), axes.size(), static_cast<size_t>(layout.shape.back()) * size);
+}
+
+uint64_t digest_of(const char* source, const Layout& layout, size_t size, char* buffer) {
+  const size_t nbytes = count_of(layout.shape) * size;
   const auto& hash = xxh3();
   if (nbytes <= CHUNK) {
-    gather(source, buffer, shape, strides, size);
+    gather(source, buffer, layout.shape, layout.strides, size);
     return hash.digest(buffer, nbytes);
   }
   void* state = hash.begin();
-  pieces(source, shape, strides, size, buffer, [&](const char* data, size_t length) { hash.update(state, data, length); });
+  pieces(source, layout.shape, layout.strides, size, buffer, [&](const char* data, size_t length) { hash.update(state, data, length); });
   return hash.finish(state);
 }
 
 }  // namespace
+
+Layout layout_of(at::IntArrayRef shape, at::IntArrayRef strides) {
+  Layout found;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 1) continue;
+    if (!found.shape.empty() && found.strides.back() == shape[i] * strides[i]) {
+      found.shape.back() *= shape[i];
+      found.strides.back() = strides[i];
+    } else {
+      found.shape.push_back(shape[i]);
+      found.strides.push_back(strides[i]);
+    }
+  }
+  if (found.shape.empty()) {
+    found.shape.push_back(1);
+    found.strides.push_back(1);
+  }
+  return found;
+}
 
 uint64_t Values::of_memory(const void* data, size_t nbytes, uint64_t salt) {
   const WithoutGil free(nbytes);
@@ -171,40 +186,25 @@ uint64_t Values::of_memory(const void* data, size_t nbytes, uint64_t salt) {
   return found ? found : 1;
 }
 
-uint64_t Values::of_strided(const at::Tensor& tensor, const char* first, int64_t form, uint64_t salt) {
-  const auto shape = tensor.sizes(), strides = tensor.strides();
+uint64_t Values::of_strided(const at::Tensor& tensor, const char* first, uint64_t salt) {
   const size_t size = tensor.itemsize(), nbytes = tensor.nbytes();
-  size_t span = 1;
-  bool dense = true;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    span += static_cast<size_t>((shape[i] - 1) * strides[i]);
-    dense = dense && strides[i] != 0;
-  }
-  std::optional<Key> key;
-  if (dense && span * size == nbytes) {
+  const Layout layout = layout_of(tensor.sizes(), tensor.strides());
+  uint64_t found;
+  if (is_in_rows(layout, size, nbytes)) {
+    const WithoutGil free(nbytes);
+    found = digest_of_rows(first, layout, size) ^ salt;
+  } else {
+    // Kept for the next one: to take and give back as much each time is to ask the system for it each time.
+    auto buffer = std::move(buffer_);
+    const size_t needed = std::min(nbytes, CHUNK);
+    if (buffer.size() < needed) buffer.resize(needed);
     {
       const WithoutGil free(nbytes);
-      key = Key{xxh3().digest(first, nbytes), form};
+      found = digest_of(first, layout, size, buffer.data()) ^ salt;
     }
-    auto known = permuted_.find(*key);
-    if (known != permuted_.end()) return known->second;
+    buffer_ = std::move(buffer);
   }
-  // Kept for the next one: to take and give back as much each time is to ask the system for it each time.
-  auto buffer = std::move(buffer_);
-  const size_t needed = std::min(nbytes, CHUNK);
-  if (buffer.size() < needed) buffer.resize(needed);
-  uint64_t found;
-  {
-    const WithoutGil free(nbytes);
-    found = digest_of(first, shape, strides, size, buffer.data()) ^ salt;
-  }
-  buffer_ = std::move(buffer);
-  if (!found) found = 1;
-  if (key) {
-    if (permuted_.size() > MAX_PERMUTED) permuted_.clear();
-    permuted_.emplace(*key, found);
-  }
-  return found;
+  return found ? found : 1;
 }
 
 }  // namespace opguard
