@@ -131,8 +131,7 @@ class Comparison(Manifests):
 
     def _differences(self, step: int) -> list[Difference]:
         left, right = self.judge.reference.view(step), self.judge.candidate.view(step)
-        values = [view.hashes.value[view.is_contract] for view in (left, right)]
-        if np.array_equal(values[0], values[1]):
+        if np.array_equal(left.hashes.value, right.hashes.value):
             return []
         return differences(*(view.where(view.is_contract) for view in (left, right)))
 

@@ -14,13 +14,14 @@ import numpy.typing as npt
 import xxhash
 
 from ..trace.arrays import StepArrays
-from ..trace.model import HIDDEN, NO_VALUE, NULL, UNREAD, Strings
+from ..trace.model import HIDDEN, KINDS, NO_VALUE, NULL, UNREAD, Strings
 from .values import base_name
 
 Words = npt.NDArray[np.uint64]
 
 _ODD: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 _SHIFT: Final = np.uint64(33)
+_CONTRACT: Final = KINDS.index("contract")
 
 
 def text_hash(text: str) -> int:
@@ -54,22 +55,33 @@ class Texts:
 
 @dataclass(slots=True, eq=False)
 class Hashes:
-    """The hashes of a step's events."""
+    """The hashes of a step's events. Those that many rules ask for are kept; the others are made when asked for."""
 
     call: Words
     """Equal if ``call_key`` is."""
-    result: Words
-    """Equal if the values are that were written openly."""
     full: Words
     """Equal if ``full_key`` is: call and result."""
-    base: Words
-    """Operator whatever its form."""
     form: Words
-    """That, arguments, and shapes of what it writes."""
-    place: Words
-    """Form and phase."""
+    """Operator whatever its form, arguments, shapes of what it writes."""
     value: Words
-    """For the contract: section, name and value."""
+    """Of the contract's events alone, in order: section, name and value."""
+    step: StepArrays
+    texts: Texts
+
+    @property
+    def result(self) -> Words:
+        """Equal if the values are that were written openly."""
+        return _result(self.step, *_open_writes(self.step))
+
+    @property
+    def base(self) -> Words:
+        """Operator whatever its form."""
+        return self.texts.of(self.step.strings, "op", self.step.op, base_hash)
+
+    @property
+    def place(self) -> Words:
+        """Form and phase."""
+        return _joined(self.form, self.step.phase.astype(np.uint64))
 
 
 class Hasher:
@@ -87,26 +99,27 @@ class Hasher:
         specs = texts.of(strings, "spec", step.read_spec, text_hash)
         read = _lists(step.read_offsets, reads, specs)
 
-        open_ = (step.write_flags & HIDDEN) == 0
-        kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(open_)])
-        offsets = kept[step.write_offsets]  # as if the hidden writes were not there
+        open_, offsets = _open_writes(step)
         specs = texts.of(strings, "spec", step.write_spec[open_], text_hash)
         slots = step.write_slot[open_].astype(np.int64).view(np.uint64)
         drawn = np.where(step.generator == NULL, np.uint64(0), step.state_before)
 
         call = _joined(op, args, read, _lists(offsets, slots, specs), drawn)
-        base = texts.of(strings, "op", step.op, base_hash)
-        form = _joined(base, args, _lists(offsets, specs))
-        result = _lists(offsets, step.write_value[open_])
-        return Hashes(
-            call=call,
-            result=result,
-            full=_joined(call, result),
-            base=base,
-            form=form,
-            place=_joined(form, step.phase.astype(np.uint64)),
-            value=_joined(op, args, read),
-        )
+        form = _joined(texts.of(strings, "op", step.op, base_hash), args, _lists(offsets, specs))
+        promised = step.kind == _CONTRACT
+        value = _joined(op[promised], args[promised], read[promised])
+        return Hashes(call, _joined(call, _result(step, open_, offsets)), form, value, step, texts)
+
+
+def _open_writes(step: StepArrays) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Which writes are no hidden ones, and where each event's begin as if the hidden ones were not there."""
+    open_ = (step.write_flags & HIDDEN) == 0
+    kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(open_)])
+    return open_, kept[step.write_offsets]
+
+
+def _result(step: StepArrays, open_: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64]) -> Words:
+    return _lists(offsets, step.write_value[open_])
 
 
 def are_among(values: Words, rising: Words) -> npt.NDArray[np.bool_]:
