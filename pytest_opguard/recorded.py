@@ -34,7 +34,7 @@ class Recorded:
 
     def record(self, values: dict[str, Any]) -> None:
         """Add named values to the contract of the current step, as they are now."""
-        self._recording.session.record_contract(flatten_step(values))
+        self._recording.session.contract.record(flatten_step(values))
 
     def end_step(self) -> None:
         """The current step is over."""

@@ -47,7 +47,9 @@ class LastSeen:
             entries = list(entries)
             found: Iterator[int] | None = None
             if not session.sees_operators:
-                found = iter(session.contents([entry._replace(held=unwrapped(entry.held)) for entry in entries]))
+                found = iter(
+                    session.contract.contents([entry._replace(held=unwrapped(entry.held)) for entry in entries])
+                )
             for entry in entries:
                 bare = entry._replace(held=_NOTHING)
                 if not isinstance(entry.held, torch.Tensor):
@@ -80,7 +82,7 @@ class LastSeen:
         with session.lock:
             lane, phase = session.lane_number(), session.phase()
             for entry, spec, place, value in self._values if not session.over else ():
-                row = session.contract_row(lane, phase, entry)
+                row = session.contract.row(lane, phase, entry)
                 session.link(functools.partial(self._append, row, spec, place, value))
 
     def _append(self, row: tuple[int, ...], spec: int, place: Place | None, value: int) -> None:
@@ -88,4 +90,4 @@ class LastSeen:
             value = place[0].seen_as(place[1])
         if value != NO_VALUE:  # else it was written in pieces since
             seen = (value, spec, OUTSIDE if place is None else 0)
-            self._session.append_entry(row, seen, place, is_state=True)
+            self._session.contract.append(row, seen, place, is_state=True)

@@ -104,7 +104,7 @@ class Recording:
             self.session.look_only_at(window)
             self.note(f"Operators were recorded {window} only; of the other steps, the contract.")
         if request.check_finite:
-            self.session.nonfinite = []
+            self.session.contract.nonfinite = []
         if request.keep is not None:
             keep(self.session, Path(request.keep), request.rank)
         if request.breadcrumb:
@@ -113,7 +113,7 @@ class Recording:
     def promise(self, options: RecipeOptions) -> None:
         """The recipe says what its contract allows."""
         if options.tolerance or options.unstable:
-            self.session.promises = Promises(options.tolerance, options.unstable)
+            self.session.contract.promises = Promises(options.tolerance, options.unstable)
             self._manifest["tolerance"] = {name: limit.to_json() for name, limit in options.tolerance.items()}
             self._manifest["unstable"] = dict(options.unstable)
         if options.tolerance:
@@ -124,13 +124,15 @@ class Recording:
     def require_matches(self) -> None:
         """Raise ``UntestableError`` for patterns of the recipe that fit nothing in the whole run."""
         session = self.session
-        if session.promises is not None:
-            session.promises.require_all_matched(None if session.level == "contract" else session.strings.op.strings)
+        if session.contract.promises is not None:
+            session.contract.promises.require_all_matched(
+                None if session.level == "contract" else session.strings.op.strings
+            )
 
     def _write_step(self, table: StepTable) -> None:
         steps = self._manifest["steps"]
         try:
-            if self.session.promises is not None and (rows := self.session.promises.take()):
+            if self.session.contract.promises is not None and (rows := self.session.contract.promises.take()):
                 self._writer.write_known(rows)
             self._writer.write_step(table)
             steps.append(self._entry(table))
@@ -159,7 +161,7 @@ class Recording:
         self._writer.write_manifest(self._manifest)
 
     def _stop_if_unexpected(self, step: int) -> None:
-        if self._expected is None or self.session.over or self.session.promises is not None:
+        if self._expected is None or self.session.over or self.session.contract.promises is not None:
             return  # where something may differ, other digests decide nothing
         mine = self._manifest["steps"][-1]["digests"].get("contract")
         if self._expected.get(str(step), mine) != mine:
@@ -198,8 +200,8 @@ class Recording:
         self._manifest["objects"] = self._writer.close()
         if self.broken is not None:
             outcome = failure(self.broken.slug, self.broken.message)
-        if self.session.nonfinite is not None:
-            self._manifest["nonfinite"] = self.session.nonfinite[:_MAX_NONFINITE]
+        if self.session.contract.nonfinite is not None:
+            self._manifest["nonfinite"] = self.session.contract.nonfinite[:_MAX_NONFINITE]
         coverage = self._manifest["coverage"] = self._coverage()
         if outcome["status"] == "ok" and coverage["unseen"] and not self._request.allow_unseen:
             self.note(

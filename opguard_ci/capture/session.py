@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..trace.model import KINDS, NO_VALUE, NULL, OUTSIDE, PHASES, UNHASHED, StepTable, Strings
-from .ahead import was_looked_at
+from ..trace.model import KINDS, NULL, PHASES, UNHASHED, StepTable, Strings
 from .call import Call
-from .contract import Entry, unwrapped
+from .contract_events import ContractEvents
 from .fingerprint import cpu, mix64
 from .fingerprint.cuda import DeviceFingerprints
-from .fingerprint.quiet import Unhashable, quiet
-from .fingerprint.tensors import value, values
-from .finite import is_finite
+from .fingerprint.quiet import Unhashable
 from .late import Late
-from .links import Memory, Place, read
+from .links import Memory
 from .look import Looks
 from .native.memory import CompiledMemory
 from .provenance import Modules, Origins, Stacks
@@ -36,12 +31,10 @@ from .schema import BREADCRUMB_BYTES, OpInfo, describe
 if TYPE_CHECKING:
     from .collectives import Collectives
     from .keep import Keeper
-    from .promises import Promises
     from .window import Window
 
-_CONTRACT, _COLLECTIVE = KINDS.index("contract"), KINDS.index("collective")
+_COLLECTIVE: Final = KINDS.index("collective")
 _SETUP, _DATA, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
-STATE_SECTIONS: Final = frozenset(("parameter", "buffer", "optimizer"))
 _LOADER_CHILD, _OTHER_CHILD = 0, 1
 BYTES_OF_AUTO: Final = 1 << 28
 """Level ``auto`` is ``full`` while a step hashes no more than so many bytes of inputs."""
@@ -108,8 +101,6 @@ class Session:
         self.unhashed_operators: dict[str, str] = {}
         self.unseen: set[str] = set()
         self.notes: set[str] = set()
-        self.nonfinite: list[str] | None = None  # contract values with NaN or infinities, if they are looked for
-        self.promises: Promises | None = None  # what the recipe says of its contract
         self._children = mmap.mmap(-1, 2)  # shared with forked children, which tell here that they ran operators
         self._forked_as: int | None = None
         self._write_step = write_step
@@ -122,7 +113,7 @@ class Session:
         self.looks.assumes = self.assumes
         self._late = Late(self.devices, self.looks.learn_constants, self.defect)
         self._ready: list[StepTable] = []
-        self._state: list[torch.Tensor] = []  # of the contract just recorded, until its step ends
+        self.contract = ContractEvents(self)
         self._generators: dict[int, tuple[torch.Generator, int]] = {}
         self.begun: list[Any] = []
         """Collectives whose results were not looked at yet; ``collectives`` does it before an operator uses them."""
@@ -323,87 +314,6 @@ class Session:
         row = (call.lane, call.phase, call.kind, op, args, call.module, call.stack, key, call.flags, *draw)
         rows.append(row, call.reads, writes)
 
-    def record_contract(self, entries: Iterable[Entry]) -> None:
-        """Append one event per contract value, as it is now."""
-        if self.over:  # and perhaps a fork of another thread that holds the lock
-            return
-        with quiet(), self.lock:
-            if not self.over:
-                self._record_contract(list(entries))
-
-    def _record_contract(self, entries: list[Entry]) -> None:
-        plain = [unwrapped(entry.held) for entry in entries]
-        entries = [e if mine is e.held else e._replace(held=mine) for e, mine in zip(entries, plain, strict=True)]
-        if self.collectives is not None and self.begun:
-            self.collectives.used(plain)
-        core = None if self.promises is not None or self.keeper is not None else self.core
-        lane, phase = self.lane_number(), self.phase()
-        found = iter(self.contents(entries)) if core is None or self.devices.used else None
-        for entry in entries:
-            held = entry.held
-            if self.nonfinite is not None and not is_finite(held):
-                self.nonfinite.append(f"step {self.step}: {entry.name}")
-            is_state = entry.section in STATE_SECTIONS
-            if is_state and self.window is not None and isinstance(held, torch.Tensor):
-                self._state.append(held)
-            content = next(found) if found is not None and isinstance(held, torch.Tensor) else 0
-            if core is not None and core.append_contract(lane, phase, entry, content):
-                continue
-            place, flags = None, 0
-            if isinstance(held, torch.Tensor):
-                spec, content = self.looks.spec(held), content if found is not None else self._content(entry, held)
-                if content:
-                    place = self.looks.memory.place(held)
-            else:
-                spec, content, flags = self.strings.spec(type(held).__name__), cpu.of_text(repr(held)), OUTSIDE
-            row = self.contract_row(lane, phase, entry)
-            if place is not None and self.assumes and self.devices.used:
-                was_looked_at(place)
-            numbers = None if self.promises is None else self.promises.of(entry, self.strings.spec.strings[spec])
-            self.link(functools.partial(self.append_entry, row, (content, spec, flags), place, is_state, numbers))
-            if self.keeper is not None:
-                self.keeper.saw_entry(held)
-
-    def contract_row(self, lane: int, phase: int, entry: Entry) -> tuple[int, ...]:
-        """The columns of a contract value's event, but for what it reads."""
-        strings = self.strings
-        key = NULL if entry.key is None else strings.key(entry.key)
-        op, name = strings.op(entry.section), strings.args(entry.name)
-        return (lane, phase, _CONTRACT, op, name, NULL, NULL, key, 0, NULL, 0, 0)
-
-    def contents(self, entries: Iterable[Entry]) -> list[int]:
-        """The values of the contract's tensors, those of a device together; 0, and a note, for one that has none."""
-        tensors = [(entry, entry.held) for entry in entries if isinstance(entry.held, torch.Tensor)]
-        with suppress(Unhashable, RuntimeError, MemoryError):  # one of them, or no memory: see below which
-            return values([held for _, held in tensors], self.devices)
-        return [self._content(entry, held) for entry, held in tensors]
-
-    def _content(self, entry: Entry, held: torch.Tensor) -> int:
-        try:
-            return value(held, self.devices)
-        except Unhashable as reason:
-            self.unhashed(f"contract {entry.name}", reason)
-            return NO_VALUE
-
-    def append_entry(
-        self,
-        row: tuple[int, ...],
-        seen: tuple[int, int, int],
-        place: Place | None,
-        is_state: bool,
-        numbers: bytes | None = None,
-    ) -> None:
-        """Append the event of a contract value. ``seen``: its value, spec and flags. The lock is held."""
-        found, spec, flags = self.resolved(seen[0]), *seen[1:]
-        if numbers is not None and found:
-            assert self.promises is not None
-            self.promises.keep((found, self.strings.spec.strings[spec]), numbers)
-        writers: tuple[int, ...] = ()
-        if place is not None:
-            place[0].state = place[0].state or is_state
-            writers, flags = read(place, found)
-        self.rows.append(row, [(found, spec, flags, writers)], [])
-
     # Steps
 
     def relabel_step(self, step: int) -> None:
@@ -443,11 +353,11 @@ class Session:
             if self.devices.used:
                 self._settle(0)
             self.looks.memory.close()
-            for held in self._state:
+            for held in self.contract.state:
                 place = self.looks.memory.place(held)
                 if place is not None:
                     place[0].state = True
-        self._state = []
+        self.contract.state = []
 
     def end_step(self, following: int) -> None:
         """Write the step collected so far and begin another.

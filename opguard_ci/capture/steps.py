@@ -58,14 +58,14 @@ class Steps:
                 continue
             name = "loss" if self._num_losses == 0 else f"loss.{self._num_losses}"
             self._num_losses += 1
-            self._session.record_contract([Entry("loss", name, tensor)])
+            self._session.contract.record([Entry("loss", name, tensor)])
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step begins."""
         if self._is_over:
             return
         self._training.saw_optimizer(optimizer)
-        self._session.record_contract(self._training.gradients(optimizer))
+        self._session.contract.record(self._training.gradients(optimizer))
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step ended, or was skipped by a GradScaler."""
@@ -117,7 +117,7 @@ class Steps:
                 "mark-order", f"mark_step({step}) was called during step {self._session.step}: steps must count up."
             )
         if self._session.step < 0:
-            self._session.record_contract(self._ending())
+            self._session.contract.record(self._ending())
             self._session.end_step(step)
         else:
             self._end_step(step)
@@ -141,9 +141,9 @@ class Steps:
 
     def yielded(self, held: Any) -> None:
         """A recipe yielded: the step is over."""
-        self._session.record_contract(flatten_step(held))
+        self._session.contract.record(flatten_step(held))
         if self._rule == "yield":
-            self._session.record_contract(generator_states())
+            self._session.contract.record(generator_states())
             self._advance(self._session.step + 1)
 
     def returned(self, held: Any) -> None:
@@ -153,21 +153,21 @@ class Steps:
         self.ended = True
         if self._rule != "yield":
             if held is not None:
-                self._session.record_contract(flatten("final", held, "final"))
+                self._session.contract.record(flatten("final", held, "final"))
             if self._rule == "mark" and self._session.step >= 0:
                 self.num_steps += 1
             if self._last_seen.are_needed():
                 self._last_seen.record()
-                self._session.record_contract(generator_states())
+                self._session.contract.record(generator_states())
             else:
-                self._session.record_contract(self._ending())
+                self._session.contract.record(self._ending())
 
     def _ending(self) -> Iterator[Entry]:
         yield from self._training.entries()
         yield from generator_states()
 
     def _end_step(self, following: int | None = None) -> None:
-        self._session.record_contract(self._ending())
+        self._session.contract.record(self._ending())
         self._advance(self._session.step + 1 if following is None else following)
 
     def _advance(self, following: int) -> None:

@@ -23,7 +23,6 @@ if __name__ == "__main__":
 import argparse
 import gc
 import json
-import os
 import resource
 import statistics
 import tempfile
@@ -33,16 +32,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch._dynamo
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from opguard_ci.capture import native
-from opguard_ci.capture.run import execute
-from opguard_ci.worker.request import RunRequest
+from tests.benchmarks.child import captured, forked
 from tests.benchmarks.data import workloads
 from tests.benchmarks.machine import machine
 
@@ -72,7 +68,7 @@ def main() -> None:
     modes = options.modes.split(",")
     rounds = []
     for _ in range(options.rounds):
-        rounds.append({mode: child(options.workload, options.steps, mode) for mode in modes})
+        rounds.append({mode: forked(measure, options.workload, options.steps, mode) for mode in modes})
     line: dict[str, Any] = {"workload": options.workload, "steps": options.steps}
     for mode in modes:
         line[f"{mode}_ms"] = round(statistics.median(one[mode]["seconds"] for one in rounds) * 1e3, 2)
@@ -90,25 +86,6 @@ def main() -> None:
     print(json.dumps(line | {"rounds": raw}))
 
 
-def child(workload: str, steps: int, mode: str) -> dict[str, float]:
-    """What ``measure`` finds in a forked child."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            torch.set_num_threads(1)
-            os.write(writer, json.dumps(measure(workload, steps, mode)).encode())
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        text = stream.read()
-    os.waitpid(pid, 0)
-    found: dict[str, float] = json.loads(text)
-    return found
-
-
 def measure(workload: str, steps: int, mode: str) -> dict[str, float]:
     """Seconds per step of one mode in this process, its most memory in KB, and size and events of the trace."""
     starts: list[float] = []
@@ -123,16 +100,10 @@ def measure(workload: str, steps: int, mode: str) -> dict[str, float]:
     found: dict[str, float] = {}
     level = mode.removesuffix("_python")
     if level in ("full", "op", "contract"):
-        globals()["train"] = train
         if mode.endswith("_python"):
             native.switch_off("measured without it")
         with tempfile.TemporaryDirectory() as folder:
-            target = f"{__name__}:train"
-            request = RunRequest(target, cwd=folder, output=f"{folder}/trace", level=level, profile="observe")  # type: ignore[arg-type]
-            outcome = execute(request)
-            manifest = json.loads(Path(folder, "trace", "manifest.json").read_text())
-        assert outcome["status"] == "ok", outcome
-        (events,) = manifest["objects"].values()
+            (events,) = captured(train, level, folder)["objects"].values()
         found |= {"bytes": events["bytes"], "events": events["events"]}
     else:
         with {"pass_through": PassThrough, "debug_mode": DebugMode}.get(mode, nullcontext)():

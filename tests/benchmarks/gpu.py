@@ -17,15 +17,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opguard_ci.capture.run import execute
-from opguard_ci.worker.request import RunRequest
+from tests.benchmarks.child import captured
 from tests.benchmarks.data import workloads
 from tests.benchmarks.machine import machine
 
@@ -91,7 +89,8 @@ def measure(step: Callable[[], object], mode: str, steps: int) -> tuple[float, i
 
     taken: list[float] = []
     if mode in LEVELS:
-        captured(train, mode)
+        with tempfile.TemporaryDirectory() as folder:
+            captured(train, mode, folder)
     elif mode == "debug_mode":
         with DebugMode(), DebugMode.log_tensor_hashes(hash_fn="hash_tensor"):
             train(lambda number: None)
@@ -101,17 +100,6 @@ def measure(step: Callable[[], object], mode: str, steps: int) -> tuple[float, i
     else:
         train(lambda number: None)
     return taken[0], torch.cuda.max_memory_allocated()
-
-
-def captured(train: Callable[[Callable[[int], object]], None], level: str) -> None:
-    """Run the steps under capture."""
-    globals()["train"] = train
-    with tempfile.TemporaryDirectory() as folder:
-        request = RunRequest(
-            f"{__name__}:train", cwd=str(Path.cwd()), output=f"{folder}/trace", level=level, profile="observe"
-        )
-        outcome = execute(request)
-    assert outcome["status"] == "ok", outcome
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import tempfile
 from collections.abc import Callable
@@ -22,8 +21,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from opguard_ci.capture.run import execute
-from opguard_ci.worker.request import RunRequest
+from tests.benchmarks.child import captured, forked
 from tests.benchmarks.data import workloads
 from tests.benchmarks.machine import machine
 
@@ -41,31 +39,12 @@ def main() -> None:
     options = parser.parse_args()
     line: dict[str, Any] = {"workload": options.workload, "level": options.level}
     for steps in (options.steps, options.long):
-        bare, captured = (child(options.workload, steps, level) for level in (None, options.level))
+        bare, captured = (forked(measure, options.workload, steps, level) for level in (None, options.level))
         line[f"extra_MB_{steps}_steps"] = round((captured["resident"] - bare["resident"]) / MB)
         line[f"device_extra_MB_{steps}_steps"] = round((captured["device"] - bare["device"]) / MB)
         line[f"events_{steps}_steps"] = captured["events"]
         line[f"bytes_per_event_{steps}_steps"] = round(captured["bytes"] / captured["events"], 1)
     print(json.dumps(line | machine()))
-
-
-def child(workload: str, steps: int, level: str | None) -> dict[str, int]:
-    """What a forked child that makes the steps took. ``level``: None for a bare one."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            torch.set_num_threads(1)
-            os.write(writer, json.dumps(measure(workload, steps, level)).encode())
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        text = stream.read()
-    os.waitpid(pid, 0)
-    found: dict[str, int] = json.loads(text)
-    return found
 
 
 def measure(workload: str, steps: int, level: str | None) -> dict[str, int]:
@@ -81,16 +60,9 @@ def measure(workload: str, steps: int, level: str | None) -> dict[str, int]:
     if level is None:
         train(lambda number: None)
     else:
-        globals()["train"] = train
         with tempfile.TemporaryDirectory() as folder:
-            target = f"{__name__}:train"
-            request = RunRequest(target, cwd=str(Path.cwd()), output=f"{folder}/trace", level=level, profile="observe")  # type: ignore[arg-type]
-            outcome = execute(request)
-            assert outcome["status"] == "ok", outcome
-            files = [path for path in Path(folder, "trace").rglob("*") if path.is_file()]
-            manifest = json.loads(Path(folder, "trace", "manifest.json").read_text())
-            found["events"] = sum(entry["events"] for entry in manifest["steps"])
-            found["bytes"] = sum(path.stat().st_size for path in files)
+            found["events"] = sum(step["events"] for step in captured(train, level, folder)["steps"])
+            found["bytes"] = sum(path.stat().st_size for path in Path(folder, "trace").rglob("*") if path.is_file())
     found["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     found["device"] = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
     return found

@@ -152,7 +152,7 @@ Core::Core(py::object session, std::shared_ptr<Memory> memory, std::shared_ptr<R
   op_ids_ = strings.attr("op").attr("ids");
   args_ids_ = strings.attr("args").attr("ids");
   key_ids_ = strings.attr("key").attr("ids");
-  state_sections_ = py::module_::import("opguard_ci.capture.session").attr("STATE_SECTIONS");
+  state_sections_ = py::module_::import("opguard_ci.capture.contract_events").attr("STATE_SECTIONS");
   const auto bridge = py::module_::import("opguard_ci.capture.native.bridge");
   hand_over_ = bridge.attr("hand_over");
   oracle_ = bridge.attr("text_and_marks");
