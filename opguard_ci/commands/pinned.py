@@ -14,6 +14,7 @@ from typing import Any
 
 from opguard_ci.determinism.profile import apply, environment_variables, overridden
 from opguard_ci.errors import OpguardError
+from opguard_ci.garbage import no_collections
 
 
 def ask(profiles: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -45,10 +46,11 @@ def ask(profiles: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def describe(profile: str) -> dict[str, Any]:
     """Pin this process and say what its environment is then."""
-    from opguard_ci.capture import native
-    from opguard_ci.determinism.environment import environment_document, environment_key
+    with no_collections():
+        from opguard_ci.capture import native
+        from opguard_ci.determinism.environment import environment_document, environment_key
 
-    problems = apply(profile, compiles=False)
+        problems = apply(profile, compiles=False)
     document = environment_document()
     key = environment_key(document, profile)
     return {"key": key, "document": document, "problems": problems, "not_compiled": native.load()[1]}

@@ -13,6 +13,7 @@ from opguard_ci.levels import BLIND_SPOTS
 from opguard_ci.report.text import render
 
 if TYPE_CHECKING:
+    from opguard_ci.trace.reader import Trace
     from opguard_ci.worker.request import RunRequest, RunResult
 
 NAME: Final = "run"
@@ -51,16 +52,23 @@ def run(args: argparse.Namespace) -> Result:
     return Result(document, render(document), exit_code(document["verdict"]))
 
 
+def _findings(trace: Trace) -> list[dict[str, Any]]:
+    if all(step.get("flagged") == [] for step in trace.manifest["steps"]):
+        return []  # without numpy, whose import takes a third of this command's own time
+    from opguard_ci.compare import single_run_findings
+
+    return single_run_findings(trace)
+
+
 def run_document(target: str, folder: str, result: RunResult) -> dict[str, Any]:
     """The JSON object of one run: how it ended, from the result; what was seen, from the trace that it left."""
-    from opguard_ci.compare import single_run_findings
     from opguard_ci.trace.reader import read_trace
 
     outcome = result.outcome
     document: dict[str, Any] = {"schema": 1, "verdict": "untestable", "target": target, "trace": folder}
     if (Path(folder) / "manifest.json").exists():
         trace = read_trace(folder)
-        manifest, findings = trace.manifest, single_run_findings(trace)
+        manifest, findings = trace.manifest, _findings(trace)
         document.update({key: manifest[key] for key in ("commit", "profile", "level", "coverage")})
         document.update(environment=manifest["environment"]["key"], steps=len(manifest["steps"]), findings=findings)
     if result.status == "ok":

@@ -5,13 +5,11 @@ Equal digests decide by the manifests alone; what compares operators (``comparis
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..errors import IncomparableError
+from ..garbage import no_collections
 from ..trace.model import SCHEMA
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ def compare_traces(reference: TraceLike, candidate: TraceLike, *, across_environ
     from .comparison import Comparison
     from .ranks import compare_ranks
 
-    with _no_collections():
+    with no_collections():  # a comparison makes many objects, and no cycles
         if candidate.manifest.get("ranks", 1) == 1:
             return Comparison(reference, candidate, across_environments).verdict()
         return compare_ranks(
@@ -114,15 +112,3 @@ def _require_comparable(left: dict[str, Any], right: dict[str, Any]) -> None:
         if mine != other:
             text = f"The two traces have different {name}: {mine!r} and {other!r}; record both alike."
             raise IncomparableError(f"other-{name}", text)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keep Python from looking for cycles: a comparison makes many objects, and none."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, cast
 from opguard_ci import errors
 from opguard_ci.determinism import profile as profiles
 from opguard_ci.errors import OpguardError, UsageError
+from opguard_ci.garbage import no_collections
 from opguard_ci.worker import processes, wire
 from opguard_ci.worker.child import load_entry
 from opguard_ci.worker.ending import Ending, outcome_of
@@ -85,9 +86,11 @@ def run_in_process(request: RunRequest, *, entry: str = DEFAULT_ENTRY) -> RunRes
         raise UsageError(
             "ranks-in-process", f"{request.target} runs in {request.ranks} ranks, which need processes of their own."
         )
-    notes = profiles.apply(request.profile)
+    with no_collections():  # both may import torch
+        notes = profiles.apply(request.profile)
+        execute = load_entry(entry)
     begin = time.monotonic()
-    outcome = load_entry(entry)(request)
+    outcome = execute(request)
     outcome["notes"] = [*outcome.get("notes", ()), *notes]
     seed = os.environ.get("PYTHONHASHSEED", "random") if not sys.flags.ignore_environment else "random"
     return RunResult(

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from opguard_ci.garbage import no_collections
 from opguard_ci.worker import processes, warden, wire
 
 FORK_SAFE_THREADS: Final = frozenset({"jemalloc_bg_thd"})
@@ -93,14 +94,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise _Stop
 
 
+@no_collections()
 def preload(entry: str) -> None:
     """Imports what every run needs and leaves a process that can be forked.
 
     An entry outside this package is imported by each child instead, so that its current source is what runs.
     """
-    # The imports make 300,000 objects that stay; to look for garbage among them would be a quarter of all the work.
-    collects = gc.isenabled()
-    gc.disable()
     import torch
     import torch._dynamo
 
@@ -123,8 +122,6 @@ def preload(entry: str) -> None:
     check_threads()
     gc.collect()
     gc.freeze()
-    if collects:
-        gc.enable()
 
 
 def check_threads() -> None:

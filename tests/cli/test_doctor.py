@@ -7,7 +7,7 @@ from tests.cli.command import opguard, opguard_json
 
 
 def test_doctor(project: Path) -> None:
-    """What this machine is, per profile; the state of git is said and not needed."""
+    """What this machine is, per profile; the state of git is said and not needed. The key is that of a run."""
     code, document = opguard_json("doctor", cwd=project)
     assert (code, document["verdict"]) == (0, "ok")
     assert "torch" in document["environment"]["document"]
@@ -16,14 +16,9 @@ def test_doctor(project: Path) -> None:
     assert len({answer["key"] for answer in document["profiles"].values()}) == len(document["profiles"])
     assert document["git"]["slug"] == "not-a-repository"
     assert document["servers"] == [] or document["servers"][0]
-
-
-def test_key_is_the_traces(project: Path) -> None:
-    """The doctor computes the key that a run records."""
-    profiles = opguard_json("doctor", cwd=project)[1]["profiles"]
     for profile in ("observe", "strict"):
         words = ["run", "training.py:train", "-o", profile, "--profile", profile]
-        assert opguard_json(*words, cwd=project)[1]["environment"] == profiles[profile]["key"]
+        assert opguard_json(*words, cwd=project)[1]["environment"] == document["profiles"][profile]["key"]
 
 
 def test_overridden_variables_are_said(project: Path) -> None:
