@@ -15,6 +15,7 @@ from opguard_ci.evidence.script import SCRIPT
 MAX_BYTES: Final = 1 << 30
 """Larger reproducers are refused: nobody attaches them to a report."""
 _OF_TORCH: Final = ("aten.", "prims.")
+_SETTINGS: Final = ("threads", "deterministic")
 
 
 class NoReproducerError(UsageError):
@@ -108,14 +109,9 @@ def _quoted(text: str) -> str:
 
 
 def _settings(calls: Mapping[str, Kept]) -> str:
-    threads = {kept.entry["settings"]["threads"] for kept in calls.values()}
-    deterministic = {kept.entry["settings"]["deterministic"] for kept in calls.values()}
-    lines = [f"torch.set_num_threads({max(threads)})"]
-    if deterministic == {True}:
-        lines += [
-            "torch.use_deterministic_algorithms(True)",
-            "torch.utils.deterministic.fill_uninitialized_memory = False",
-        ]
+    """What each side's call was made under, as Python."""
+    sides = {side: {name: kept.entry["settings"][name] for name in _SETTINGS} for side, kept in calls.items()}
+    lines = ["SETTINGS = {", *(f"    {side!r}: {settings!r}," for side, settings in sides.items()), "}"]
     return "\n".join(lines)
 
 

@@ -17,7 +17,10 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
+
+# Per call: threads of an operator, and whether deterministic algorithms were asked for.
 {settings}
+
 # Per call: dtype, shape, stride, offset from a multiple of 64 bytes, and device of each tensor.
 TENSORS = json.loads(r"""
 {tensors}
@@ -63,6 +66,9 @@ def contents(side, when):
 
 def run(side):
     """What this machine gives for a side's call, as bytes by name."""
+    torch.set_num_threads(SETTINGS[side]["threads"])
+    torch.use_deterministic_algorithms(SETTINGS[side]["deterministic"])
+    torch.utils.deterministic.fill_uninitialized_memory = False
     about = TENSORS[side]
     t = {{name: tensor(data, about[name]) for name, data in contents(side, "before").items() if name != "generator"}}
     state = contents(side, "before").get("generator")
@@ -113,7 +119,8 @@ def compare(one, other, about):
 
 def main():
     capability = torch.backends.cpu.get_cpu_capability()
-    print(f"torch {{torch.__version__}}, {{torch.get_num_threads()}} threads, CPU {{capability}}")
+    threads = " and ".join(str(n) for n in dict.fromkeys(settings["threads"] for settings in SETTINGS.values()))
+    print(f"torch {{torch.__version__}}, {{threads}} threads, CPU {{capability}}")
     recorded = {{side: contents(side, "after") for side in CALLS}}
     now = {{side: run(side) for side in CALLS}}
     for name in dict.fromkeys(name for results in recorded.values() for name in results):

@@ -80,6 +80,30 @@ def bad(mark):
     assert text.count("equal, bit by bit") >= 2
 
 
+def test_each_call_has_its_own_threads(programs: Programs) -> None:
+    """Where the number of threads made the difference, both calls give what was recorded."""
+    folder = written(
+        Pair(
+            programs,
+            """
+def work(x, threads):
+    torch.set_num_threads(threads)
+    found = [(torch.arange(300001.0) * 100 * k).square().sum() for k in (1.1, 2.3, 3.7, 5.9)]
+    torch.set_num_threads(1)
+    return x * torch.stack(found).mean() * 1e-18
+def good(mark):
+    train(lambda x, step: work(x, 1), mark)
+def bad(mark):
+    train(lambda x, step: work(x, 3), mark)
+""",
+        )
+    )
+    text = repeated(folder)
+    assert "1 and 3 threads" in text
+    assert "recorded, reference and candidate: 1 of 1 elements differ" in text
+    assert text.count("call here, and recorded: equal, bit by bit") == 2
+
+
 def test_one_side_alone(programs: Programs) -> None:
     """An operator that the reference lacks is repeated by itself."""
     folder = written(
