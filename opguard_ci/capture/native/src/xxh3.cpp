@@ -10,7 +10,45 @@ namespace opguard {
 
 namespace {
 
-// Long inputs: stripes are added up, and the sums scrambled after each block of them; the last stripe is added otherwise.
+constexpr size_t SECRET = XXH_SECRET_DEFAULT_SIZE, BLOCK = (SECRET - STRIPE) / XXH_SECRET_CONSUME_RATE;
+
+// Long inputs: stripes are added up, and the sums scrambled after each block of them. at: stripes of this block so far.
+template <class Prefetch>
+XXH_FORCE_INLINE void add_stripes(xxh_u64* sums, size_t& at, const char* data, size_t num, const Prefetch& prefetch) {
+  while (num) {
+    const size_t some = std::min(num, BLOCK - at);
+    for (size_t i = 0; i < some; ++i, data += STRIPE) {
+      prefetch(data);
+      XXH3_accumulate_512(sums, data, XXH3_kSecret + (at + i) * XXH_SECRET_CONSUME_RATE);
+    }
+    num -= some;
+    at += some;
+    if (at < BLOCK) continue;
+    XXH3_scrambleAcc(sums, XXH3_kSecret + SECRET - STRIPE);
+    at = 0;
+  }
+}
+
+// The last stripe is added otherwise.
+uint64_t finish(xxh_u64* sums, const char* last, size_t nbytes) {
+  XXH3_accumulate_512(sums, last, XXH3_kSecret + SECRET - STRIPE - XXH_SECRET_LASTACC_START);
+  return XXH3_mergeAccs(sums, XXH3_kSecret + XXH_SECRET_MERGEACCS_START, nbytes * XXH_PRIME64_1);
+}
+
+// What is not in the cache comes up to half as fast again if it is on its way to the second level long before: the first
+// level can wait for few lines at a time, and the processor's own prefetchers end with a page.
+constexpr size_t NEAR = 512, FAR = 8192, LONG = size_t(1) << 16;
+
+uint64_t digest_long(const char* data, size_t size) {
+  alignas(64) xxh_u64 sums[8] = XXH3_INIT_ACC;
+  size_t at = 0;
+  add_stripes(sums, at, data, (size - 1) / STRIPE, [](const char* stripe) {
+    __builtin_prefetch(stripe + NEAR, 0, 3);
+    __builtin_prefetch(stripe + FAR, 0, 2);
+  });
+  return finish(sums, data + size - STRIPE, size);
+}
+
 class Rows {
  public:
   Rows(size_t row, size_t nbytes) : per_row_(row / STRIPE), left_(nbytes / STRIPE - 1), nbytes_(nbytes) {}
@@ -20,38 +58,23 @@ class Rows {
       if (count > 1) {
         add(first, axes + 1, count - 1);
       } else {
-        add_row(first, per_row_ <= SHORT ? AHEAD * axes->stride : STRIPES_AHEAD * STRIPE);
+        add_row(first, per_row_ <= SHORT ? AHEAD * axes->stride : static_cast<int64_t>(NEAR));
       }
     }
   }
 
-  uint64_t finish() {
-    XXH3_accumulate_512(sums_, last_, XXH3_kSecret + SECRET - STRIPE - XXH_SECRET_LASTACC_START);
-    return XXH3_mergeAccs(sums_, XXH3_kSecret + XXH_SECRET_MERGEACCS_START, nbytes_ * XXH_PRIME64_1);
-  }
+  uint64_t digest() { return finish(sums_, last_, nbytes_); }
 
  private:
-  static constexpr size_t SECRET = XXH_SECRET_DEFAULT_SIZE, BLOCK = (SECRET - STRIPE) / XXH_SECRET_CONSUME_RATE;
   // What is asked for before it is needed: rows, and of rows that are longer than SHORT stripes, stripes.
-  static constexpr int64_t AHEAD = 4, STRIPES_AHEAD = 8;
+  static constexpr int64_t AHEAD = 4;
   static constexpr size_t SHORT = 32;
 
   void add_row(const char* row, int64_t ahead) {
     last_ = row + (per_row_ - 1) * STRIPE;
-    size_t num = std::min(per_row_, left_);
+    const size_t num = std::min(per_row_, left_);
     left_ -= num;
-    while (num) {
-      const size_t some = std::min(num, BLOCK - at_);
-      for (size_t i = 0; i < some; ++i, row += STRIPE) {
-        __builtin_prefetch(row + ahead);
-        XXH3_accumulate_512(sums_, row, XXH3_kSecret + (at_ + i) * XXH_SECRET_CONSUME_RATE);
-      }
-      num -= some;
-      at_ += some;
-      if (at_ < BLOCK) continue;
-      XXH3_scrambleAcc(sums_, XXH3_kSecret + SECRET - STRIPE);
-      at_ = 0;
-    }
+    add_stripes(sums_, at_, row, num, [ahead](const char* stripe) { __builtin_prefetch(stripe + ahead); });
   }
 
   alignas(64) xxh_u64 sums_[8] = XXH3_INIT_ACC;
@@ -64,7 +87,7 @@ uint64_t digest_rows(const char* first, const Steps* axes, size_t count, size_t 
   for (size_t i = 0; i < count; ++i) nbytes *= static_cast<size_t>(axes[i].length);
   Rows rows(row, nbytes);
   rows.add(first, axes, count);
-  return rows.finish();
+  return rows.digest();
 }
 
 }  // namespace
@@ -72,7 +95,9 @@ uint64_t digest_rows(const char* first, const Steps* axes, size_t count, size_t 
 extern const Xxh3 OPGUARD_JOIN(xxh3_, OPGUARD_ISA);
 
 const Xxh3 OPGUARD_JOIN(xxh3_, OPGUARD_ISA) = {
-    [](const void* data, size_t size) -> uint64_t { return XXH3_64bits(data, size); },
+    [](const void* data, size_t size) -> uint64_t {
+      return size < LONG ? XXH3_64bits(data, size) : digest_long(static_cast<const char*>(data), size);
+    },
     []() -> void* {
       auto* state = XXH3_createState();
       XXH3_64bits_reset(state);
