@@ -77,6 +77,17 @@ def _interrupted(folder: str | None) -> Result:
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are ours: one sentence, and an object under ``--json``."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse unknown words where the verb is known."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            import difflib
+
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         raise UsageError("usage", f"{message}; see: {self.prog} --help")
 

@@ -196,9 +196,12 @@ def load_function(target: Target) -> Callable[..., Any]:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise UsageError(
-                "target-not-found", f"There is no {target.function!r} in {target.text.rpartition(':')[0]!r}."
-            ) from None
+            import difflib
+
+            near = difflib.get_close_matches(name, [each for each in dir(found) if not each.startswith("_")], 1)
+            hint = f"did you mean {near[0]!r}?" if near else "name a function that is there."
+            where = target.text.rpartition(":")[0]
+            raise UsageError("target-not-found", f"There is no {target.function!r} in {where!r}; {hint}") from None
     if not callable(found):
         raise UsageError("bad-target", f"{target.text!r} is not a function.")
     return found  # type: ignore[no-any-return]

@@ -84,9 +84,22 @@ def _of_traces(args: argparse.Namespace) -> dict[str, Any]:
         _look_closer(document, {"reference": reference, "candidate": candidate}, args.repro)
     document["reference"]["trace"] = args.target
     document["candidate"]["trace"] = args.candidate
+    _tell_other_runs(document, reference, candidate)
     document["target"] = candidate.manifest.get("target")
     _write_files(document, args)
     return document
+
+
+def _tell_other_runs(document: dict[str, Any], reference: Trace, candidate: Trace) -> None:
+    """Say it where the two were run with other arguments, or for another number of steps."""
+    sides = {"reference": reference.manifest, "candidate": candidate.manifest}
+    words = {name: list(manifest.get("argv") or ()) for name, manifest in sides.items()}
+    if words["reference"] != words["candidate"]:
+        for name, argv in words.items():
+            document[name]["argv"] = argv
+    steps = [sum(step["step"] >= 0 for step in manifest["steps"]) for manifest in sides.values()]
+    if steps[0] != steps[1]:
+        document["notes"].append(f"The reference has {steps[0]} steps, the candidate {steps[1]}.")
 
 
 def _stop_live(document: dict[str, Any], candidate: Trace) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> Result:
     document["repository"] = str(folder)
     document["planted"] = {"commit": history.planted, "op": history.change.op, "kind": history.change.kind}
     lines = [*_introduction(history), *_checked(history, checked.document), *render_bisect(document)]
-    return Result(document, (*lines, *_conclusion(history, found)), 0 if found else 1)
+    return Result(document, (*lines, *_conclusion(history, found, args.seed + 1)), 0 if found else 1)
 
 
 def is_found(history: History, document: dict[str, Any]) -> bool:
@@ -88,14 +91,20 @@ def _checked(history: History, document: dict[str, Any]) -> list[Line]:
     ]
 
 
-def _conclusion(history: History, found: bool) -> list[Line]:
+def _program() -> str:
+    """What to type: after ``make demo`` the program is in an environment that no shell has activated."""
+    beside = Path(sys.executable).with_name("opguard")
+    return "opguard" if shutil.which("opguard") or not beside.exists() else shlex.quote(str(beside))
+
+
+def _conclusion(history: History, found: bool, following: int) -> list[Line]:
     wanted = " or ".join(op for op in (history.change.op, history.change.partner) if op)
     said = f"commit {history.planted[:12]} with {wanted} had to be named, and {'is' if found else 'is not'}"
     return [
         *title("Demo"),
         *paragraph(said, style="good" if found else "bad"),
         *field("try", f"cd {history.folder}"),
-        *field("", f"opguard history {history.first[:12]}..HEAD train.py:train"),
+        *field("", f"{_program()} history {history.first[:12]}..HEAD train.py:train"),
         *field("", f"git show {history.planted[:12]}"),
-        *field("", "opguard demo --seed 1"),
+        *field("", f"{_program()} demo --seed {following}"),
     ]

@@ -122,10 +122,10 @@ def _kept(folder: Path) -> list[Path]:
         if all((place / name / "manifest.json").exists() for name in names)
     ]
     if len(found) != 1:
-        what = ", ".join(str(pair[0].parent) for pair in found[:10]) or "none"
-        raise UsageError(
-            "not-a-report", f"{folder} is no trace; of folders in it that hold two, there is {what}: name one."
-        )
+        if not found:
+            raise UsageError("not-a-report", f"{folder} is no trace, and holds no pair of them; name two traces.")
+        places = ", ".join(str(pair[0].parent) for pair in found[:10])
+        raise UsageError("not-a-report", f"{folder} holds several pairs of traces; name one of {places}.")
     return found[0]
 
 

@@ -64,7 +64,9 @@ class Reruns:
                     "it was recorded outside of a repository, and the Python files in this folder are others now",
                 )
             if plus:
-                _refuse(name, "it was recorded in a working tree with changes, which are others by now; commit them")
+                _refuse(
+                    name, "it was recorded with changes that were not committed and are not there now; record it again"
+                )
             self._check(name, commit)
             return None
         if not commit and manifest["edits"] is None:

@@ -111,7 +111,7 @@ def block(result: Result) -> list[Line]:
         lines += render({name: value for name, value in result.items() if name != "target"})
     if found := result.get("bisect"):
         lines += error_lines(found) if found["verdict"] == "error" else render_bisect(found)
-    if command := result.get("command"):
+    if (command := result.get("command")) and (found or {}).get("verdict") != "found":
         lines += [Line(""), Line(f"  {clean(command, 2000)}", "mark")]
     return lines
 

@@ -68,7 +68,8 @@ class Repository:
                              "--absolute-git-dir", "--git-common-dir")  # fmt: skip
         if found.status:
             raise UsageError(
-                "not-a-repository", f"{folder} is not inside a usable git repository: {found.reason.rstrip('.')}."
+                "not-a-repository",
+                f"{folder} is not inside a usable git repository ({found.reason.rstrip('.')}); change into a checkout.",
             )
         bare, shallow, self.object_format, git_dir, common = os.fsdecode(found.output).split("\n")[:5]
         if bare == "true":
@@ -77,7 +78,9 @@ class Repository:
             )
         top = self.command("rev-parse", "--show-toplevel")
         if top.status:
-            raise UsageError("not-a-repository", f"{folder} is not inside a working tree: {top.reason}.")
+            raise UsageError(
+                "not-a-repository", f"{folder} is not inside a working tree ({top.reason}); change into a checkout."
+            )
         self.root = Path(os.fsdecode(top.output.removesuffix(b"\n")))
         self.git_dir = Path(git_dir)
         self.common_dir = Path(os.path.normpath(folder / common))

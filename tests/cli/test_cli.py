@@ -70,6 +70,13 @@ def test_usage_errors(words: list[str], tmp_path: Path) -> None:
     assert done.stderr == f"opguard: {document['error']['message']} [usage]\n"
 
 
+def test_slip_in_an_option(tmp_path: Path) -> None:
+    """What was meant is named, and the verb's own help."""
+    done = opguard("run", "train.py", "-o", "trace", "--stesp", "3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--stesp 3 (did you mean --steps?); see: opguard run --help [usage]" in done.stderr
+
+
 def test_usage_error_as_text(tmp_path: Path) -> None:
     """Without ``--json`` standard output stays empty."""
     done = opguard("compare", cwd=tmp_path)

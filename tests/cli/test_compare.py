@@ -75,6 +75,16 @@ def test_needs_no_torch(traces: Path) -> None:
         assert done.stdout.splitlines()[-1] == "False"
 
 
+def test_other_arguments_and_steps_are_told(traces: Path) -> None:
+    """Two traces of other runs: the header names the arguments, a note the numbers of steps."""
+    manifest = json.loads((traces / "good" / "manifest.json").read_text())
+    edit_manifest(traces / "again", argv=["--lr", "0.1"], steps=manifest["steps"][:-1])
+    done = opguard("compare", "good", "again", cwd=traces)
+    assert "reference   arguments none, good" in done.stdout and "candidate   arguments --lr 0.1, again" in done.stdout
+    steps = sum(step["step"] >= 0 for step in manifest["steps"])
+    assert f"The reference has {steps} steps, the candidate {steps - 1}." in done.stdout
+
+
 def test_run_that_was_cut(traces: Path) -> None:
     """Agreement with a run that did not get to its end proves nothing."""
     edit_manifest(traces / "again", complete=False, outcome=None)
