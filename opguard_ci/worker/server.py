@@ -28,6 +28,13 @@ from opguard_ci.worker import processes, warden, wire
 
 FORK_SAFE_THREADS: Final = frozenset({"jemalloc_bg_thd"})
 """Threads that a fork survives: jemalloc (in pyarrow) has fork handlers for its own."""
+_USED_BY_EVERY_RUN: Final = (
+    "opguard_ci.capture.run",
+    "opguard_ci.capture.collectives",
+    "torch._inductor.output_code",
+    "numpy.ma",  # pyarrow asks for it when it makes its first array
+)
+"""Modules that are imported when a run is recorded, in each child if not before."""
 _KIND_TIMEOUT: Final = 10.0
 """Seconds in which a client that has connected must say what it wants."""
 
@@ -98,7 +105,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def preload(entry: str) -> None:
     """Imports what every run needs and leaves a process that can be forked.
 
-    An entry outside this package is imported by each child instead, so that its current source is what runs.
+    An entry outside this package is imported by each child instead, so that its current source is what runs; the
+    plugin's records as well.
     """
     import torch
     import torch._dynamo
@@ -109,6 +117,9 @@ def preload(entry: str) -> None:
     assert torch.__version__
     if entry.startswith("opguard_ci."):
         importlib.import_module(entry.partition(":")[0])
+    if entry.startswith(("opguard_ci.", "pytest_opguard.")):
+        for name in _USED_BY_EVERY_RUN:
+            importlib.import_module(name)
         native.load()
     machine.gpus()  # asked in a process of its own, and kept for the children
     # The finalizers of torch's operator libraries only tidy memory, and would cost each child 30 to 120 ms at its exit.
