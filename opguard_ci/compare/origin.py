@@ -98,12 +98,15 @@ class Origins:
             return "clean", [], None
         view = self.other.view(event.step)
         known = view.knows(read.value)
-        if known and not self._weak(view, event, read):
+        proves = known and not self._weak(view, event, read)
+        if proves and not self._is_intruded(event.step):
             return "clean", [], None
         producers, allocated, over = self._behind(read, event.step)
-        if not known and over:
+        if over and (not known or self._is_replaced(event, read, over)):
             return "leaf", [], Leaf(over, read)
         dirty = [producer for producer in producers if self.new(producer)]
+        if proves:
+            dirty = [producer for producer in dirty if _hides(producer, read.value)]
         if dirty:
             return "dirty", dirty, None
         if known:
@@ -113,6 +116,19 @@ class Origins:
         if not producers:
             return "leaf", [], Leaf("outside", read)
         return "clean", [], None
+
+    def _is_intruded(self, step: int) -> bool:
+        """Whether memory was written in a step behind our back: that a value is known does not say that it belongs
+        there.
+        """
+        mine = self.mine.view(step)
+        return bool(mine.is_over.any()) or bool(mine.hidden - self.other.view(step).hidden)
+
+    def _is_replaced(self, event: Event, read: Read, over: str) -> bool:
+        """Whether somebody unseen put a value that the other run has where the other run did not have it put."""
+        if over != "overwritten" or read.value in self.other.view(event.step).put_unseen:
+            return False
+        return not event.computes or self.new(event)
 
     def _weak(self, view: StepView, event: Event, read: Read) -> bool:
         if is_weak_spec(read.spec) or read.value in view.weak or read.value in self.mine.view(event.step).weak:
@@ -160,12 +176,12 @@ class Origins:
                 return None
             leaf = leaf or found
         if leaf is not None and not contra:
-            return Origin(event, leaf, False) if self.first_reader(event.step, leaf).index == event.index else None
+            return Origin(event, leaf, False) if self.first_reader(event, leaf).index == event.index else None
         return Origin(event, None, contra) if self.new(event) else None
 
-    def first_reader(self, step: int, leaf: Leaf) -> Event:
-        """The earliest operator of a step that read a leaf's value, copies and views aside."""
-        return self._leaf_readers(step)[(leaf.kind, leaf.read.value)][1]
+    def first_reader(self, event: Event, leaf: Leaf) -> Event:
+        """The earliest operator of a step that read a leaf's value as an event does, copies and views aside."""
+        return self._leaf_readers(event.step).get((leaf.kind, leaf.read.value), (leaf, event))[1]
 
     def leaf_readers(self, step: int) -> Iterable[tuple[Leaf, Event]]:
         """The leaves that operators of a step read, in order, each with its earliest reader."""
@@ -260,5 +276,9 @@ class Origins:
         return [found[index] for index in sorted(found)]
 
     def _add_leaf(self, found: dict[int, Origin], event: Event, leaf: Leaf) -> None:
-        _, reader = self._leaf_readers(event.step).get((leaf.kind, leaf.read.value), (leaf, event))
+        reader = self.first_reader(event, leaf)
         found.setdefault(reader.index, Origin(reader, leaf, False))
+
+
+def _hides(event: Event, value: int) -> bool:
+    return any(write.flags & HIDDEN and write.value == value for write in event.writes)

@@ -128,6 +128,11 @@ class StepView:
         return self._of_reads((self.arrays.read_flags & OVER) != 0)
 
     @cached_property
+    def put_unseen(self) -> set[int]:
+        """The values that were read from bytes that changed behind our back."""
+        return set(self.arrays.read_value[(self.arrays.read_flags & OVER) != 0].tolist())
+
+    @cached_property
     def is_weak(self) -> Mask:
         """Which rows wrote a weak value."""
         return self._of_writes((self.arrays.write_flags & WEAK) != 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from opguard_ci.compare import compare_traces
 from opguard_ci.compare.origin import Origins
 from opguard_ci.compare.traces import side_of
-from opguard_ci.trace.model import NO_VALUE, OVER, STRIDED, UNREAD, Event, StepTable, Write
+from opguard_ci.trace.model import HIDDEN, NO_VALUE, OVER, STRIDED, UNREAD, Event, StepTable, Write
 from tests.strategies import traces
 
 from .build import SPEC, first, loss, op, read, trace, weak
@@ -140,3 +140,21 @@ def test_another_memory_layout() -> None:
         "kernel",
         "same operator, arguments and values, but another memory layout of t0; other output",
     )
+
+
+def test_a_known_value_that_was_put_there_in_hiding_is_no_other_operand() -> None:
+    """The operator that left its result in a read-only argument is to blame, not who reads that argument next."""
+    hidden = Write(20, SPEC, ~0, HIDDEN)
+    good = [op("f", [10], [20], extra="fast=False"), op("g", [read(10, writers=())], [30]), loss(30)]
+    bad = [op("f", [10], [20, hidden], extra="fast=True"), op("g", [read(20, writers=(0,))], [31]), loss(31)]
+    assert first(trace(good), trace(bad)) == ("hidden-mutation", 0, "candidate")
+
+
+def test_a_known_value_that_nobody_seen_put_there_overwrote_what_was_there() -> None:
+    """Unless the other run had it put there too."""
+    good = [op("f", [10], [20]), op("h", [10], [21]), op("g", [20], [30]), loss(30)]
+    bad = [op("f", [10], [20]), op("h", [10], [21]), op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)]
+    assert first(trace(good), trace(bad)) == ("overwritten", 2, "candidate")
+    assert first(trace(bad), trace(good)) == ("overwritten", 2, "reference")
+    both = [*bad[:2], op("g", [read(21, OVER, writers=(0,))], [32], extra="eps=2"), loss(32)]
+    assert first(trace(bad), trace(both)) == ("arguments", 2, "candidate")
