@@ -14,8 +14,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 		{ echo "opguard_ci needs Python 3.10 or newer; name one: make PYTHON=python3.12 venv" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Making $(VENV) with torch and the tools of the tests: minutes, if pip has to load them first."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@echo "Compiling the recorder, if there is a C++ compiler: two minutes."
 	@$(BIN)/python -m opguard_ci.capture.native >/dev/null || true
 	@touch $@
 

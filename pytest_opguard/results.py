@@ -37,9 +37,18 @@ class Results:
             stem.with_name(f"{stem.name}.txt").write_text(text + "\n", encoding="utf-8", errors="replace")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print one line about all verdicts."""
-        if self._documents:
-            terminalreporter.write_line(summary(list(self._documents.values()), self._folder))
+        """Print one line about all verdicts, and what was blessed, with what is to be committed."""
+        documents = list(self._documents.values())
+        if not documents:
+            return
+        terminalreporter.write_line(summary(documents, self._folder))
+        blessed = [document for document in documents if document["verdict"] == "ok" and "recipe" in document]
+        if blessed:
+            from opguard_ci.report.golden import render_blessed
+            from opguard_ci.report.layout import plain
+
+            for line in plain(render_blessed({"verdict": "ok", "results": blessed})).splitlines():
+                terminalreporter.write_line(line)
 
 
 def summary(documents: list[dict[str, Any]], folder: Path | None) -> str:

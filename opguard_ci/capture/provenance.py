@@ -27,7 +27,9 @@ _PACKAGE = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) 
 _RECIPES = tuple(package + "recipes" + os.sep for package in _PACKAGE)
 _STDLIB = _folder(sysconfig.get_paths()["stdlib"])
 _SITE = _folder(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
+_SCRIPTS = _folder(sysconfig.get_paths()["scripts"])
 _RUNNERS = (
+    *(scripts + name for scripts in _SCRIPTS for name in ("pytest", "py.test")),
     *(str(Path(package).parent / "pytest_opguard") + os.sep for package in _PACKAGE),
     *(site + name + os.sep for site in _SITE for name in ("_pytest", "pluggy", "pytest", "xdist", "execnet")),
 )

@@ -80,6 +80,7 @@ class Recording:
             "scheme": "",
             "ranks": request.ranks,
             "coverage": {"operators": 0, "hashed": 0, "unhashed": [], "unseen": []},
+            "asked_steps": request.steps,
             "steps": [],
             "objects": {},
             "notes": [],

@@ -18,7 +18,10 @@ class Manifests:
 
     def __init__(self, left: dict[str, Any], right: dict[str, Any]) -> None:
         self.left, self.right = left, right
-        digests = [{s["step"]: s["digests"] for s in manifest["steps"]} for manifest in (left, right)]
+        limit = _limit(left, right)
+        digests = [
+            {s["step"]: s["digests"] for s in manifest["steps"] if s["step"] < limit} for manifest in (left, right)
+        ]
         self.common = [step for step in digests[0] if step in digests[1]]
         self.steps = sorted({*digests[0], *digests[1]})
         self.full = "contract" not in (left.get("level"), right.get("level"))
@@ -66,6 +69,9 @@ class Manifests:
                 notes.append(f"The two sides differ in {name}: {mine!r} and {other!r}.")
         levels = [manifest.get("level") for manifest in (self.left, self.right)]
         notes += [sentence for level, sentence in BLIND_SPOTS.items() if level in levels]
+        limit = _limit(self.left, self.right)
+        if any(entry["step"] >= limit for manifest in (self.left, self.right) for entry in manifest["steps"]):
+            notes.append(f"One side was asked for its first {int(limit)} steps only: the others were not compared.")
         for side, manifest in (("reference", self.left), ("candidate", self.right)):
             notes += [f"{side}: {note}" for note in manifest.get("notes", ())]
         return notes
@@ -80,6 +86,12 @@ class Manifests:
             if unseen and not manifest.get("allow_unseen"):
                 return f"Operators of the {side} went unseen: {unseen}; --allow-unseen accepts that."
         return ""
+
+
+def _limit(left: dict[str, Any], right: dict[str, Any]) -> float:
+    """The step from which on one side has none because nobody asked it for more."""
+    asked = left.get("asked_steps"), right.get("asked_steps")
+    return math.inf if asked[0] == asked[1] else min(steps for steps in asked if steps is not None)
 
 
 def _window(manifest: dict[str, Any]) -> tuple[float, float]:

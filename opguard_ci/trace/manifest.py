@@ -37,6 +37,7 @@ _KEYS: Final[dict[str, type | tuple[type, ...]]] = {
     "tolerance": dict,
     "unstable": dict,
     "window": (dict, type(None)),
+    "asked_steps": (int, type(None)),
 }
 _REQUIRED: Final = ("target", "environment", "scheme", "ranks", "steps", "complete")
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -56,6 +57,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "tolerance": {},
     "unstable": {},
     "window": None,
+    "asked_steps": None,
 }
 _COVERAGE: Final[dict[str, type]] = {"operators": int, "hashed": int, "unhashed": list, "unseen": list}
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")

@@ -85,6 +85,19 @@ def test_other_arguments_and_steps_are_told(traces: Path) -> None:
     assert f"The reference has {steps} steps, the candidate {steps - 1}." in done.stdout
 
 
+def test_steps_that_nobody_asked_for(traces: Path) -> None:
+    """A run that was asked for fewer steps lacks the others for no reason of the code's."""
+    manifest = json.loads((traces / "good" / "manifest.json").read_text())
+    fewer = [step for step in manifest["steps"] if step["step"] < 1]
+    edit_manifest(traces / "again", asked_steps=1, steps=fewer)
+    for pair in (("good", "again"), ("again", "good")):
+        code, document = opguard_json("compare", *pair, cwd=traces)
+        assert (code, document["verdict"]) == (0, "identical")
+        assert "One side was asked for its first 1 steps only: the others were not compared." in document["notes"]
+    edit_manifest(traces / "again", asked_steps=2, steps=fewer)  # one of the two is missing
+    assert opguard_json("compare", "good", "again", cwd=traces)[1]["verdict"] == "diverged"
+
+
 def test_run_that_was_cut(traces: Path) -> None:
     """Agreement with a run that did not get to its end proves nothing."""
     edit_manifest(traces / "again", complete=False, outcome=None)

@@ -163,6 +163,7 @@ def test_goldens(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     (golden,) = (project.dir / "golden").glob("recipe.py_train-*/*.json")
     assert json.loads(golden.read_text())["why"] == "the first numbers"
     assert f"golden {golden.relative_to(project.dir)}: none -> " in text_of(blessed)
+    assert "  git add golden" in text_of(blessed)
     project.pytest("recipe.py").assert_outcomes(passed=1)
     project.edit()
     changed = project.pytest("recipe.py")

@@ -38,6 +38,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "tolerance": {},
         "unstable": {},
         "window": None,
+        "asked_steps": None,
         **changes,
     }
 
