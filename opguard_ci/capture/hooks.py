@@ -21,7 +21,6 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from ..garbage import no_collections
 from ..trace.model import NULL
 from .compiled import compiled_graph
 from .recompiled import count_compilations
@@ -109,9 +108,8 @@ def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> N
 
 
 def _listen_to_compiler(stack: ExitStack, session: Session) -> None:
-    with no_collections():
-        from torch._dynamo.callback import CompilationCallbackHandler
-        from torch._inductor.output_code import CompiledFxGraph
+    from torch._dynamo.callback import CompilationCallbackHandler
+    from torch._inductor.output_code import CompiledFxGraph
 
     # Not by registering callbacks: torch._dynamo.reset() forgets those.
     _patch(stack, CompilationCallbackHandler, "install_callbacks", functools.partial(_compiling, session))
