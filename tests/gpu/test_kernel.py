@@ -221,6 +221,17 @@ def test_no_sync_before_the_end_of_the_step(fingerprints):
     assert fingerprints.values.of_all(handles) == [mix64.value(d) for d in data] + [mix64.value(d.t()) for d in data]
 
 
+def test_no_sync_that_torch_can_see(fingerprints):
+    """A program may forbid all waiting before it has made its first tensor."""
+    data = torch.randn(100, 100, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        handles = fingerprints.queue_all([data])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert resolved(fingerprints, handles) == [mix64.value(data)]
+
+
 def test_graphs_are_left_alone(fingerprints):
     """A stream that is being captured into a CUDA graph gets no kernel of ours."""
     data = torch.randn(100, device="cuda")
