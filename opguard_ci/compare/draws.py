@@ -32,7 +32,7 @@ class DrawChange:
     other: Event | None
     position: int
     why: str = ""
-    """For ``state``: which run set its generator back where the other did not."""
+    """For ``state``: which run set its generator back where the other did not, or that only the order is another."""
     shifted: tuple[Event | None, Event | None] = (None, None)
     """The first draws, of reference and candidate, that see another state for it."""
 
@@ -62,7 +62,7 @@ def draw_change(reference: Side, candidate: Side, step: int) -> DrawChange | Non
     live = theirs.live, mine.live
     theirs.list, mine.list = _not_undone(*live, mine.made), _not_undone(*live[::-1], theirs.made)
     change = first_change(theirs, mine)
-    if change is not None and change.what == "state":
+    if change is not None and change.what == "state" and not change.why:
         change = replace(change, why=_set_back(theirs, mine))
     if change is None:
         theirs.list, mine.list = theirs.made, mine.made
@@ -215,6 +215,11 @@ def first_change(reference: _Draws, candidate: _Draws) -> DrawChange | None:
     left, right = theirs[same : same + _WINDOW], mine[same : same + _WINDOW]
     if left and right and _state(left[0]) != _state(right[0]):
         return DrawChange("state", right[0], "candidate", left[0], at, shifted=(left[0], right[0]))
+    if left and right:
+        moved = _moved(theirs[same:], mine[same:])
+        if moved is not None:
+            why = ": both runs make this draw, in another order"
+            return DrawChange("state", right[0], "candidate", moved, at, why, (moved, right[0]))
     kind = _kind(left, right)
     if kind == "insert":
         position = _which(candidate, reference, same)
@@ -230,6 +235,19 @@ def first_change(reference: _Draws, candidate: _Draws) -> DrawChange | None:
     return DrawChange("arguments" if same_inputs else "inserted", event, "candidate", other, at)
 
 
+def _moved(theirs: list[Event], mine: list[Event]) -> Event | None:
+    """The reference's draw like the candidate's first, if both runs make their first draws as often in that step."""
+    counts = [Counter(map(_call, made)) for made in (theirs, mine)]
+    if any(counts[0][_call(event)] != counts[1][_call(event)] for event in (theirs[0], mine[0])):
+        return None
+    wanted = _call(mine[0])
+    return next(event for event in theirs if _call(event) == wanted) if _call(theirs[0]) != wanted else None
+
+
+def _call(event: Event) -> Key:
+    return (event.step, *_place(event))
+
+
 def _at(made: list[Event], position: int) -> Event | None:
     return made[position] if position < len(made) else None
 
@@ -241,11 +259,7 @@ def _state(event: Event) -> int:
 
 def _kind(left: list[Event], right: list[Event]) -> str:
     """What happened at the beginning of two sequences."""
-
-    def key(event: Event) -> Key:
-        return (event.step, *_place(event))
-
-    matcher = SequenceMatcher(None, [key(e) for e in left], [key(e) for e in right], autojunk=False)
+    matcher = SequenceMatcher(None, [*map(_call, left)], [*map(_call, right)], autojunk=False)
     return next(tag for tag, *_ in matcher.get_opcodes() if tag != "equal")
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..trace.model import STATE, Event
 from .assumed import may_be_same_inputs
+from .calls import same_inputs_other_arguments
 from .cause import Cause, hidden_argument, hidden_write
 from .origin import Leaf, Origin, Origins
 from .pairs import Pairs
@@ -79,6 +80,8 @@ def behind_departure(pairs: Pairs, event: Event, theirs: list[Origin]) -> bool:
     feeds with something that the reference does not do.
     """
     first, like = theirs[0], pairs.like(event)
+    if like is None and hidden_write(first.event):  # with other arguments it stands at no place of the reference's
+        like = same_inputs_other_arguments(pairs, event)
     if like is not None:
         same = first.index == like.index
         return same or _feeds(pairs.backward, first.event, like) or _reads(pairs.backward, like, first.leaf)

@@ -66,7 +66,8 @@ class Judge:
             if origin is not None:  # done, but on something else, so that nothing here came of it
                 return self.of(origin, theirs)
         if theirs and (not ours or (earlier and not self._is_from_outside(ours[0]))):
-            return missing(self.pairs, skipped or theirs[0].event)
+            absent = [event for event in (skipped, theirs[0].event) if event is not None]
+            return missing(self.pairs, min(absent, key=lambda e: e.index))
         if not ours:
             return missing(self.pairs, skipped) if skipped is not None else self._exchanged(found)
         cause = self.of(ours[0], theirs)

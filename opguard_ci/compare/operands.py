@@ -98,6 +98,14 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             yield Cause("code", copy, like=other, computes=copy, after=(copy,))
             continue
         made, theirs = _producers(pairs, (event, number), (other, number))
+        order = _other_order(pairs, (event, made), (other, theirs))
+        if order:
+            yield Cause("inputs", event, like=other, operand=number, detail=order)
+            continue
+        aside = _written_aside(pairs, event, other, number)
+        if aside is not None:
+            yield aside
+            continue
         in_place = _in_place(pairs, made, theirs, (mine.value, others.value))
         if in_place is not None:
             yield in_place
@@ -136,6 +144,42 @@ def _in_place(pairs: Pairs, made: Event | None, theirs: Event | None, values: tu
         if mine is not None and not _writes_over(mine, values[0]):
             return Cause("code", mine, like=theirs, computes=mine, before=(theirs,), after=(mine,))
     return None
+
+
+def _other_order(pairs: Pairs, mine: tuple[Event, Event | None], others: tuple[Event, Event | None]) -> str:
+    """That one run reads before the operator that made the operand in the other, if it runs that too but later.
+
+    ``mine``, ``others``: the reader and what made its operand.
+    """
+    (event, made), (other, theirs) = mine, others
+    if theirs is not None:
+        like = pairs.like_of_reference(theirs)
+        calls = [like] if like is not None else _spare(pairs, theirs)
+        if calls and all(call.index > event.index for call in calls):
+            return f"read before {theirs.op}, not after it"
+    like = None if made is None else pairs.like(made)
+    if made is not None and like is not None and like.index > other.index:
+        return f"read after {made.op}, not before it"
+    return ""
+
+
+def _written_aside(pairs: Pairs, event: Event, other: Event, number: int) -> Cause | None:
+    """The same memory is read, of which one run wrote a part in place, the other by the same call something else."""
+    mine = {writer.index: writer for writer in pairs.candidate.writers(event.reads[number])}
+    theirs = {writer.index: writer for writer in pairs.reference.writers(other.reads[number])}
+    likes = {index: pairs.like(writer) for index, writer in mine.items()}
+    shared = {index: like for index, like in likes.items() if like is not None and like.index in theirs}
+    more = [mine[index] for index in mine if index not in shared]
+    fewer = [theirs[index] for index in theirs if index not in {like.index for like in shared.values()}]
+    if not shared or len(more) + len(fewer) != 1:
+        return None
+    made = more[0] if more else pairs.like_of_reference(fewer[0])
+    like = fewer[0] if fewer else likes[more[0].index]
+    if made is None or like is None or made.op != like.op or not made.computes or made.index > event.index:
+        return None
+    verb = "writes" if more else "does not write"
+    detail = f"{verb} into the memory that {event.op} reads, otherwise than in the reference"
+    return Cause("code", made, like=like, detail=detail, computes=made, before=(like,), after=(made,))
 
 
 def _writes_over(event: Event, value: int) -> bool:

@@ -31,6 +31,7 @@ from ..trace.model import (
     Strings,
 )
 from .hashes import Hasher, Hashes, Words, are_among
+from .nominal import without_nominal_reads
 from .values import base_name, is_empty
 
 Mask = npt.NDArray[np.bool_]
@@ -336,7 +337,7 @@ class Side:
         found = self._views.get(step)
         if found is None:
             arrays = self._load(step) if step in self._known else StepArrays.of(StepTable(step, 0, Strings()))
-            found = self._views[step] = StepView(arrays, self._hasher)
+            found = self._views[step] = StepView(without_nominal_reads(arrays), self._hasher)
         return found
 
     def views(self, last: int) -> Iterator[StepView]:

@@ -399,6 +399,19 @@ RULES: dict[str, Rule] = {
         diverged("missing", 2, "reference"),
         _both(absent, operands, "is_left_out_copy", lambda pairs, event: False),
     ),
+    "10: what went into a copy that was left out is before it": Rule(
+        _pair(
+            [
+                op("k", [10], [11]),
+                op("f", [11, 12], [20]),
+                copy(20, 0),
+                build.contract("buffer", "b", 20, writers=(2,)),
+            ],
+            [op("k", [10], [11]), build.contract("buffer", "b", 11, writers=(0,))],
+        ),
+        diverged("missing", 1, "reference"),
+        lambda patch: patch.setattr(judge, "min", lambda events, key: events[0], raising=False),
+    ),
     "11: a copy into memory that only the candidate makes is other code": Rule(
         _pair(
             [op("f", [10], [20]), op("k", [10], [11]), op("g", [read(11, writers=(1,))], [30]), loss(30)],
@@ -411,6 +424,14 @@ RULES: dict[str, Rule] = {
         _pair([op("f", [10], [20]), op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)], GOOD),
         diverged("overwritten", 1, "reference"),
         _set(judge, "in_reference", lambda pairs, theirs: None),
+    ),
+    "11: a hidden write in the reference, also where the candidate makes the call with other arguments": Rule(
+        _pair(
+            [op("c", [10, 11], [20, Write(12, build.SPEC, ~1, HIDDEN)], extra="k=1"), loss(20)],
+            [op("c", [10, 11], [21], extra="k=2"), loss(21)],
+        ),
+        diverged("hidden-mutation", 0, "reference"),
+        _set(foreign, "same_inputs_other_arguments", lambda pairs, event: None),
     ),
     "11: a foreign write in the reference need not have made what its first reader made otherwise": Rule(
         _pair(
@@ -533,6 +554,90 @@ RULES: dict[str, Rule] = {
         ),
         diverged("code", 1),
         _set(operands, "_writes_over", lambda event, value: False),
+    ),
+    "11: what is read before it is written in place, not after it, is another operand": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("up_", [20, 11], [INTO_FIRST]),
+                op("g", [21], [40]),
+                op("h", [21, 40], [30]),
+                loss(30),
+            ],
+            [
+                op("f", [10], [20]),
+                op("g", [20], [41]),
+                op("h", [20, 41], [31]),
+                op("up_", [31, 11], [Write(32, build.SPEC, ~0, 0)]),
+                loss(32),
+            ],
+        ),
+        diverged("inputs", 1),
+        _set(operands, "_other_order", lambda *args: ""),
+    ),
+    "11: a call on other values that comes later is not missing": Rule(
+        _pair(
+            [op("f", [10], [20]), op("a", [20], [21]), op("b", [21], [22]), op("g", [22], [30]), loss(30)],
+            [op("f", [10], [20]), op("b", [20], [23]), op("a", [23], [24]), op("g", [24], [31]), loss(31)],
+        ),
+        diverged("inputs", 1),
+        _set(operands, "_other_order", lambda *args: ""),
+    ),
+    "11: writing in place into a part of what is read is other code": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("clone", [20], [20], kind="copy"),
+                op("up_", [read(20, writers=(1,))], [Write(22, build.SPEC, ~0, 0)]),
+                op("g", [read(20, writers=(0,))], [30]),
+                loss(30),
+            ],
+            [
+                op("f", [10], [20]),
+                op("up_", [20], [Write(22, build.SPEC, ~0, 0)]),
+                op("g", [read(23, writers=(0, 1))], [31]),
+                loss(31),
+            ],
+        ),
+        diverged("code", 1),
+        _set(operands, "_written_aside", lambda *args: None),
+    ),
+    "11: so is writing it somewhere else": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("up_", [20], [Write(22, build.SPEC, ~0, 0)]),
+                op("g", [read(23, writers=(0, 1))], [31]),
+                loss(31),
+            ],
+            [
+                op("f", [10], [20]),
+                op("clone", [20], [20], kind="copy"),
+                op("up_", [read(20, writers=(1,))], [Write(22, build.SPEC, ~0, 0)]),
+                op("g", [read(20, writers=(0,))], [30]),
+                loss(30),
+            ],
+        ),
+        diverged("code", 2),
+        _set(operands, "_written_aside", lambda *args: None),
+    ),
+    "11: draws that both runs make, in another order, are not inserted": Rule(
+        _pair(
+            [
+                op("rand", [], [20], draw=(1, 2)),
+                op("randn", [], [21], draw=(2, 3)),
+                op("add", [20, 21], [30]),
+                loss(30),
+            ],
+            [
+                op("randn", [], [22], draw=(1, 4)),
+                op("rand", [], [23], draw=(4, 3)),
+                op("add", [23, 22], [31]),
+                loss(31),
+            ],
+        ),
+        diverged("random", 0),
+        _set(draws, "_moved", lambda theirs, mine: None),
     ),
     "11: a draw of another shape is other code": Rule(
         _pair(
