@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Literal
 
+from opguard_ci.bisect.borrowed import Borrowed
 from opguard_ci.bisect.classes import Classes, write_expected
 from opguard_ci.bisect.graph import Graph
 from opguard_ci.bisect.journal import Journal, Probe, Search, git_bisect_log, place_of, read_journal
@@ -87,6 +88,7 @@ class _Bisection:
         self._commits = commits_between(repository, self._good, self._bad)
         self._graph = Graph(self._good, self._bad, {commit.hash: commit.parents for commit in self._commits})
         self._classes = Classes(self._with_events)
+        self._borrowed = Borrowed(project.commits.places, self._contract)
         self._runs: dict[str, Run] = {}
         self._reasons: dict[str, str] = {}
         self._num_runs = self._num_cached = 0
@@ -126,6 +128,10 @@ class _Bisection:
             state = self._search(state, journal, expected, pool)
             outcome = state.outcome
             assert outcome is not None
+            if self._borrowed.explains(state, outcome, partial(self._label_changed, expected)):
+                state = self._search(self._without_borrowers(state, journal), journal, expected, pool)
+                outcome = state.outcome
+                assert outcome is not None
             document = self._document(state, outcome, pool)
             if self._options.hunks and outcome.first_bad is not None and outcome.parents:
                 self._add_hunks(document, outcome.parents[0], journal.path.with_suffix(".patch"))
@@ -223,6 +229,19 @@ class _Bisection:
                 state = self._take(state, found)
         return state
 
+    def _label_changed(self, expected: Path | None, commit: str, changes: Changes) -> str | None:
+        return self._classes.label(self._run(self._contract, commit, expected, changes=changes))
+
+    def _without_borrowers(self, state: State, journal: Journal) -> State:
+        """The search without the commits that ran the working tree's copy of the target's file."""
+        for name, commit in (("good", self._good), ("bad", self._bad)):
+            self._borrowed.require_own(name, commit)
+        for commit, reason in self._borrowed.among(self._graph.parents).items():
+            found = Probe(commit, None, reason)
+            journal.add(found)
+            state = self._take(state, found)
+        return state
+
     def _take(self, state: State, probe: Probe) -> State:
         if probe.label is None:
             self._reasons[probe.commit] = probe.reason
@@ -256,6 +275,7 @@ class _Bisection:
             self._notes.append("The commit is a merge whose parents are both good: the change was made in merging.")
         if outcome.reason == "equal-ends":
             self._notes.append("Both ends compute the same; --exhaustive looks for a change that was taken back.")
+            self._notes += self._borrowed.notes((self._good, self._bad))
         if outcome.inherited:
             named = ", ".join(commit[:12] for commit in outcome.inherited)
             self._notes.append(f"A merged branch began before the good commit, where {named} differs already.")

@@ -220,7 +220,9 @@ class Commits:
         )
         # What many commits print would drown the report.
         with project_variables(self.config), Path(os.devnull).open("wb") as null:
-            return client.run(request, server=server, stdout=null.fileno(), stderr=null.fileno())
+            result = client.run(request, server=server, stdout=null.fileno(), stderr=null.fileno())
+        _say_what_the_tree_lacks(result, checkout)
+        return result
 
     def _request(self, job: Job, folder: Path, cwd: str, root: str, target: str) -> RunRequest:
         return RunRequest(
@@ -308,6 +310,13 @@ def project_variables(config: Config) -> Iterator[None]:
                     else:
                         os.environ[name] = value
                 _saved.clear()
+
+
+def _say_what_the_tree_lacks(result: RunResult, checkout: Checkout) -> None:
+    outcome = result.outcome
+    outcome["notes"] = [*outcome.get("notes", ()), *(f"{note[0].upper()}{note[1:]}." for note in checkout.notes)]
+    if result.status != "ok" and checkout.notes:
+        outcome["message"] = f"{outcome.get('message', '')} ({'; '.join(checkout.notes)})"
 
 
 def _text(file: Path | None) -> str | None:

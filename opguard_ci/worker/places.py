@@ -71,16 +71,22 @@ class Places:
         root, changes = self.repository.root, changes or {}
         pins = {place: _read(root / place) for place in self.pinned(job)}
         notes = []
-        file = self.file(job)
-        if file is not None and self.is_inside(file):
-            place = os.path.relpath(file, root)
-            raw = os.fsencode(place)
-            held = changes[raw] if raw in changes else any(e.path == raw for e in self.repository.entries(commit))
-            if not held and place not in pins:
-                pins[place] = _read(file)
-                notes.append(f"{place} is not in this commit; the working tree's was laid over.")
+        borrowed = self.borrowed(job, commit, changes)
+        if borrowed is not None:
+            pins[borrowed] = _read(root / borrowed)
+            notes.append(f"{borrowed} is not in this commit; the working tree's was laid over.")
         links = {name: root / name for name in self.config.link}
         return Overlay(pins, links, changes), notes
+
+    def borrowed(self, job: Job, commit: str, changes: Changes | None = None) -> str | None:
+        """The path below the root of the target's file, if a commit lacks it and so runs the working tree's."""
+        file, changes = self.file(job), changes or {}
+        if file is None or not self.is_inside(file):
+            return None
+        place = os.path.relpath(file, self.repository.root)
+        raw = os.fsencode(place)
+        held = changes[raw] if raw in changes else any(e.path == raw for e in self.repository.entries(commit))
+        return None if held or place in self.pinned(job) else place
 
     def pinned(self, job: Job) -> list[str]:
         """The paths below the root that are laid over every commit."""

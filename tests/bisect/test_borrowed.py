@@ -1,0 +1,100 @@
+"""Commits that lack the target's file, or what it needs: the working tree's file is lent to them, and proves no more
+than it can.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opguard_ci.bisect.driver import replay
+from opguard_ci.errors import UntestableError
+from opguard_ci.guard import Project
+from tests.gitrepo import GitRepo
+
+from .test_driver import CHANGED, RECIPE, STEADY, search
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+FASTER = RECIPE.replace("lr=0.1", "lr=0.2")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> GitRepo:
+    made = GitRepo(tmp_path / "project")
+    made.commit("first", recipe=RECIPE, net=STEADY)
+    return made
+
+
+def _without_recipe(repo: GitRepo) -> str:
+    (repo.dir / "recipe.py").unlink()
+    return repo.commit("recipe dropped")
+
+
+def _subjects(found: dict[str, Any]) -> list[str]:
+    return [found["subjects"][commit] for commit in found["candidates"]]
+
+
+def test_a_commit_that_drops_the_recipe_is_not_blamed_for_another_that_came_back(repo: GitRepo) -> None:
+    """The recipe came back with another rate: until then nobody knows. The journal says the same."""
+    good = repo.git("rev-parse", "HEAD")
+    _without_recipe(repo)
+    bad = repo.commit("recipe again", recipe=FASTER)
+    found = search(repo.dir, good, bad)
+    assert (found["verdict"], _subjects(found)) == ("candidates", ["recipe dropped", "recipe again"])
+    assert found["skipped"][0]["reason"].startswith("target-borrowed: recipe.py")
+    with Project(repo.dir) as project:
+        assert replay(project, Path(found["journal"]))["candidates"] == found["candidates"]
+
+
+def test_code_that_changes_while_the_recipe_is_gone_is_found(repo: GitRepo) -> None:
+    """All commits run the same recipe, their own or the working tree's."""
+    good = repo.git("rev-parse", "HEAD")
+    _without_recipe(repo)
+    changed = repo.commit("changed", net=CHANGED)
+    assert search(repo.dir, good, repo.commit("recipe again", recipe=RECIPE))["first_bad"] == changed
+
+
+def test_dropping_the_recipe_and_changing_the_code_at_once_is_found(repo: GitRepo) -> None:
+    """The commit before, given the working tree's recipe, computes something else than this one with it."""
+    good = repo.git("rev-parse", "HEAD")
+    repo.put("net.py", CHANGED)
+    dropped = _without_recipe(repo)
+    assert search(repo.dir, good, repo.commit("recipe again", recipe=FASTER))["first_bad"] == dropped
+
+
+def test_a_good_end_that_only_borrows_another_recipe_proves_nothing(repo: GitRepo) -> None:
+    """A recipe that was moved, and changed later: the move is not blamed; equal ends say what they ran."""
+    good = repo.git("rev-parse", "HEAD")
+    repo.git("mv", "recipe.py", "train.py")
+    moved = repo.commit("moved")
+    bad = repo.commit("faster", train=FASTER)
+    target = {"target": "train.py:train"}
+    equal = search(repo.dir, good, bad, **target)
+    assert equal["verdict"] == "nothing"
+    assert f"train.py is not in {good[:12]}" in equal["notes"][-1]
+    repo.put("train.py", RECIPE.replace("lr=0.1", "lr=0.3"))
+    with pytest.raises(UntestableError, match=r"--pin train\.py") as caught:
+        search(repo.dir, good, bad, **target)
+    assert caught.value.slug == "untestable-good"
+    assert search(repo.dir, moved, bad, **target)["first_bad"] == bad
+
+
+@pytest.mark.parametrize("kind", ["submodule", "pointer"])
+def test_what_a_tree_lacks_is_told_with_what_it_broke(repo: GitRepo, kind: str) -> None:
+    """Submodules are empty in a commit's tree, and Git LFS pointers stay pointers."""
+    if kind == "submodule":
+        (repo.dir / "vendor").mkdir()
+        repo.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},vendor")
+        needs, told = "from vendor.parts import scale", "submodules are empty folders in this tree: vendor"
+    else:
+        repo.put("data.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+        needs = "scale = lambda: float(open('data.txt').read())"
+        told = "Git LFS pointers stand for the files they name: data.txt"
+    good = repo.commit("needs more", recipe=RECIPE.replace("from net import scale", needs))
+    bad = repo.commit("changed", net=CHANGED)
+    with pytest.raises(UntestableError) as caught:
+        search(repo.dir, good, bad)
+    assert told in caught.value.message
