@@ -6,13 +6,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..trace.model import STATE, Event
+import numpy as np
+
+from ..trace.model import OUTSIDE, PHASES, STATE, Event, Read
 from .assumed import may_be_same_inputs
 from .calls import same_inputs_other_arguments
 from .cause import Cause, hidden_argument, hidden_write
 from .origin import Leaf, Origin, Origins
 from .pairs import Pairs
+from .side import Side
 from .values import base_name, num_elements
+
+_BACKWARD: Final = PHASES.index("backward")
 
 _SAID: Final = {
     "overwritten": "changed since it was last written, by no recorded operator,",
@@ -41,7 +46,21 @@ def of_leaf(pairs: Pairs, event: Event, leaf: Leaf, side: str = "candidate") -> 
     # Where the other run did not look, the same may have been so there.
     unseen = kind == "overwritten" and like is not None and may_be_same_inputs(event, like)
     one_of = ("overwritten", "kernel") if unseen else ()
+    mine = pairs.candidate if side == "candidate" else pairs.reference
+    if kind == "data" and comes_in_backward(mine, event, leaf.read):
+        one_of = ("data", "overwritten")
     return Cause(kind, event, side, like, detail, leaf=leaf, operand=operand, one_of=one_of)
+
+
+def comes_in_backward(side: Side, event: Event, read: Read) -> bool:
+    """Whether an operand in backward is foreign memory that no forward operator of the step read as it is: refilled
+    since, or brought in by backward code of the user's own.
+    """
+    if event.phase != "backward" or not read.flags & OUTSIDE:
+        return False
+    view = side.view(event.step)
+    before = (view.arrays.phase != _BACKWARD)[view.read_rows]
+    return not bool((view.arrays.read_value[before] == np.uint64(read.value)).any())
 
 
 def _next_reader(origins: Origins, value: Event, leaf: Leaf) -> Event | None:

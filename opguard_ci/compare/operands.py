@@ -8,6 +8,7 @@ from ..trace.model import STATE, UNREAD, Event, Read
 from .align import place
 from .calls import arguments, of_kernel
 from .cause import Cause
+from .foreign import comes_in_backward
 from .origin import Origin
 from .pairs import Pairs
 from .shown import other_view, views_of
@@ -129,7 +130,11 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             if event.step == other.step:
                 views = other_view((pairs.reference, pairs.candidate), event.step, (others, mine))
             cause = "inputs" if views else _cause(pairs, event, mine, others)
-            one_of = (cause, "overwritten") if _may_be_foreign(pairs, event, mine, others) else ()
+            foreign = _may_be_foreign(pairs, event, mine, others)
+            if cause == "data":
+                sides = ((pairs.candidate, event, mine), (pairs.reference, other, others))
+                foreign = foreign or any(comes_in_backward(*side) for side in sides)
+            one_of = (cause, "overwritten") if foreign else ()
             yield Cause(cause, event, like=other, operand=number, views=views, one_of=one_of)
 
 

@@ -52,7 +52,7 @@ def divergence_block(divergence: Divergence) -> list[Line]:
     lines += field("what", f"{cause}: {detail}" if detail else cause, style="mark")
     one_of = [clean(other) for other in _list(divergence.get("one_of"), str)]
     if one_of:
-        lines += field("", f"One of: {', '.join(one_of)}. The level of these traces does not tell.")
+        lines += field("", f"One of: {', '.join(one_of)}. These traces do not tell.")
     elif cause in CAUSES and not (value and cause == "state"):  # no operator read it
         lines += field("", CAUSES[cause])
     lines += _draws(divergence.get("draw"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opguard_ci.compare import compare_traces
 from opguard_ci.trace.model import Event, Write
 
-from .build import SPEC, loss, op, trace
+from .build import SPEC, contract, loss, op, trace
 
 _SCALED = op("scale_", [20, 11], [Write(21, SPEC, ~0, 0)])
 
@@ -23,3 +23,22 @@ def test_another_order_is_told_with_what_comes_later() -> None:
     op_ = "aten.g.default"
     assert _said(after, before) == ("inputs", op_, "read before aten.scale_.default, not after it")
     assert _said(before, after) == ("inputs", op_, "read after aten.scale_.default, not before it")
+
+
+def _one_of(reference: list[Event], candidate: list[Event]) -> tuple[str, str, list[str]]:
+    found = compare_traces(trace(reference), trace(candidate)).first_divergence
+    assert found is not None
+    return found["cause"], found["side"], found.get("one_of", [])
+
+
+def test_memory_from_outside_that_is_first_seen_in_backward_may_have_been_refilled() -> None:
+    """An array behind the batch is filled again before the backward pass, where the other run has a copy of it."""
+
+    def run(batch: int, later: int, new: int) -> list[Event]:
+        return [op("f", [batch], [20]), op("mm", [20, later], [new], phase="backward"), contract("parameter", "w", new)]
+
+    copied = [op("copy", [10], [10], kind="copy"), *run(10, 10, 30)]
+    both = ["data", "overwritten"]
+    assert _one_of(copied, run(10, 11, 31)) == ("data", "candidate", both)
+    assert _one_of(run(10, 11, 31), copied)[::2] == ("data", both)
+    assert _one_of(run(10, 10, 30), [*run(12, 12, 31)])[::2] == ("data", [])
