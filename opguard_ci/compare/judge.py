@@ -14,7 +14,7 @@ from .foreign import behind_departure, in_reference, is_old, of_hidden_write, of
 from .host import through_host
 from .operands import is_gone, missing, missing_before, of_contract, of_operand
 from .origin import Origin
-from .pairs import Pairs
+from .pairs import Pairs, inputs_key
 from .side import Side
 from .values import base_name
 
@@ -62,9 +62,10 @@ class Judge:
             if foreign is not None:
                 return foreign
             mine = self.pairs.like_of_reference(theirs[0].event)
-            origin = self.forward.origin(mine) if mine is not None else None
-            if origin is not None:  # done, but on something else, so that nothing here came of it
-                return self.of(origin, theirs)
+            if mine is not None:  # done, but on something else, so that nothing here came of it
+                origin = self.forward.origin(mine) or next(iter(self.forward.behind([mine])), None)
+                if origin is not None:
+                    return self.of(origin, theirs)
         if theirs and (not ours or (earlier and not self._is_from_outside(ours[0]))):
             absent = [event for event in (skipped, theirs[0].event) if event is not None]
             return missing(self.pairs, min(absent, key=lambda e: e.index))
@@ -190,6 +191,7 @@ class Judge:
             and origin.index < like.index
             and _where(origin.event) == _where(like)
             and is_gone(self.pairs, origin.event)
+            and not self.pairs.unmatched(like.step).by_inputs.get(inputs_key(origin.event))
         ]
         if not gone:
             return cause

@@ -160,12 +160,20 @@ def _other_order(pairs: Pairs, mine: tuple[Event, Event | None], others: tuple[E
     if theirs is not None:
         like = pairs.like_of_reference(theirs)
         calls = [like] if like is not None else _spare(pairs, theirs)
-        if calls and all(call.index > event.index for call in calls):
+        if calls and _is_as_often(pairs, theirs) and all(call.index > event.index for call in calls):
             return f"read before {theirs.op}, not after it"
     like = None if made is None else pairs.like(made)
-    if made is not None and like is not None and like.index > other.index:
+    if made is not None and like is not None and like.index > other.index and _is_as_often(pairs, like):
         return f"read after {made.op}, not before it"
     return ""
+
+
+def _is_as_often(pairs: Pairs, theirs: Event) -> bool:
+    """Whether both runs make a call of the reference, on whatever values, as often in its step."""
+    views = (pairs.reference.view(theirs.step), pairs.candidate.view(theirs.step))
+    wanted = views[0].hashes.place[views[0].row(theirs)]
+    counts = [int(((view.hashes.place == wanted) & view.is_op).sum()) for view in views]
+    return counts[0] == counts[1]
 
 
 def _written_aside(pairs: Pairs, event: Event, other: Event, number: int) -> Cause | None:

@@ -132,6 +132,17 @@ GOOD = [op("f", [10], [20]), op("g", [20], [30]), loss(30)]
 """Two operators and a loss."""
 
 
+def _groups(*calls: tuple[int, int], new: int = 30) -> list[Event]:
+    """Updates of parameters of four shapes, by (number, rate), that leave ``new`` and the next ones."""
+    made = []
+    for number, rate in calls:
+        spec = f"float32[{number + 5},8]"
+        write = Write(new + number if number else 30, spec, ~0, 0)
+        made.append(op("add_", [20 + number, 10 + number], [write], extra=f"lr={rate}", spec=spec))
+    values = (build.contract("parameter", f"p{number}", new + number if number else 30) for number, _ in calls)
+    return [*made, *values]
+
+
 INTO_FIRST = Write(21, build.SPEC, ~0, 0)
 """21 written in place into the first argument."""
 
@@ -375,6 +386,11 @@ RULES: dict[str, Rule] = {
         diverged("code", 0),
         _set(judge, "is_gone", lambda *args: False),
     ),
+    "11: what the candidate makes on the same inputs with other arguments is not left out": Rule(
+        _pair(_groups((0, 2), (1, 2), (2, 1), (3, 1)), _groups((0, 2), (3, 2), (1, 1), (2, 1), new=40)),
+        diverged("arguments", 1),
+        _set(judge, "inputs_key", lambda event: None),
+    ),
     "10: what the reference did in an earlier step is missing": Rule(
         _pair(
             [[op("in", [], [10]), op("up", [10], [20])], [op("f", [20], [30]), loss(30)]],
@@ -583,6 +599,14 @@ RULES: dict[str, Rule] = {
         diverged("inputs", 1),
         _set(operands, "_other_order", lambda *args: ""),
     ),
+    "11: a call that is made once more does not come later": Rule(
+        _pair(
+            [op("up", [10], [20]), op("g", [20], [30]), loss(30)],
+            [op("g", [10], [31]), op("up", [31], [32]), op("up", [32], [33]), loss(33)],
+        ),
+        diverged("code", 0),
+        _set(operands, "_is_as_often", lambda pairs, theirs: True),
+    ),
     "11: writing in place into a part of what is read is other code": Rule(
         _pair(
             [
@@ -773,6 +797,25 @@ RULES: dict[str, Rule] = {
             [op("in", [], [10]), op("k", [10], [11]), op("f", [11], [21]), loss(10)],
         ),
         diverged("inputs", 2),
+        _set(Pairs, "like_of_reference", lambda self, event: None),
+    ),
+    "10: what it does on something else is explained by what made that": Rule(
+        _pair(
+            [
+                op("g", [10], [20]),
+                op("t", [20, 11], [30]),
+                op("up", [12, 30], [31]),
+                build.contract("parameter", "w", 31),
+            ],
+            [
+                op("g", [10], [20]),
+                op("z", [20], [25]),
+                op("t", [25, 11], [weak(26, spec=build.SPEC)]),
+                op("up", [12, 26], [Write(12, build.SPEC, ~0, 0)]),
+                build.contract("parameter", "w", 12),
+            ],
+        ),
+        diverged("code", 1),
         _set(Pairs, "like_of_reference", lambda self, event: None),
     ),
     "12: a number that only the candidate looks at is not it": Rule(
