@@ -27,6 +27,7 @@ from .recompiled import count_compilations
 from .recorder import Recorder
 from .session import Session
 from .steps import Steps
+from .uncompiled import keep_dynamo_out
 
 _running: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -61,6 +62,8 @@ def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[No
             _patch(stack, torch.cuda.CUDAGraph, "replay", functools.partial(_replay_graph, session))
             _listen_to_compiler(stack, session)
             _listen_to_collectives(stack, session)
+        keep_dynamo_out()
+        if operators:
             stack.enter_context(Recorder(session))
         yield
 

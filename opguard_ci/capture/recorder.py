@@ -56,16 +56,16 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Record one call, unless the compiled recorder did. Never changes its arguments, results or errors."""
         kwargs = kwargs or _EMPTY
+        session = self.session
+        lane = session.lane
+        if session.closed or lane.silent:  # of wrapper subclasses, too: the mode below us may be theirs
+            session.passed_by()
+            return func(*args, **kwargs)
         for kind in types:
             if kind not in _PLAIN and _dispatches(kind):
                 if issubclass(kind, FakeTensor):  # nothing is computed
                     return func(*args, **kwargs)
                 return NotImplemented  # a wrapper subclass: its inner operators will come by
-        session = self.session
-        lane = session.lane
-        if session.closed or lane.silent:
-            session.passed_by()
-            return func(*args, **kwargs)
         info = session.infos.get(func) or session.describe(func)
         if info.skipped:
             return func(*args, **kwargs)

@@ -112,6 +112,7 @@ def preload(entry: str) -> None:
     import torch._dynamo
 
     from opguard_ci.capture import native
+    from opguard_ci.capture.uncompiled import keep_dynamo_out
     from opguard_ci.determinism import environment, machine, portable  # noqa: F401
 
     assert torch.__version__
@@ -121,6 +122,7 @@ def preload(entry: str) -> None:
         for name in _USED_BY_EVERY_RUN:
             importlib.import_module(name)
         native.load()
+        keep_dynamo_out()
     machine.gpus()  # asked in a process of its own, and kept for the children
     # The finalizers of torch's operator libraries only tidy memory, and would cost each child 30 to 120 ms at its exit.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]

@@ -46,6 +46,17 @@ def network(eps: float = 1e-5) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16, eps=eps), nn.ReLU(), nn.Linear(16, 4))
 
 
+class Layers(nn.Module):
+    """Two matrices, for which inductor has to generate no code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(batch))
+
+
 def batches(rank: int, steps: int = 3) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(rank)
     for _ in range(steps):
@@ -113,6 +124,29 @@ def tensor_parallel() -> None:
         optimizer.step()
         optimizer.zero_grad()
     say(digest(model))
+
+
+def compiled() -> None:
+    """A collective within a graph, and a model that dynamo compiles for DDP."""
+    import torch.distributed._functional_collectives as functional
+
+    @torch.compile
+    def mix(batch: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(batch @ weight, "sum", dist.group.WORLD) @ weight
+
+    rank = start()
+    layers = Layers()
+    model = torch.compile(nn.parallel.DistributedDataParallel(layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, batch in enumerate(batches(rank, 2)):
+        if rank == 1 and step == 1 and "other" in sys.argv:
+            batch = batch.sin()
+        with torch.no_grad():
+            mixed = mix(batch, torch.ones(8, 8))
+        model(mixed).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    say(digest(layers, mixed), torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def collectives() -> None:

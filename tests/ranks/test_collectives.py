@@ -33,6 +33,21 @@ def test_captured_is_bare(ranks: Ranks, bare: Ranks, name: str, argv: tuple[str,
         assert not any(event.op.startswith("profiler.") for event in ran.events(rank))
 
 
+def test_compiled_graphs_that_communicate(ranks: Ranks, bare: Ranks) -> None:
+    """A collective in a graph is part of its event; what a rank received through one is told from what it did."""
+    ran, alone, other = ranks.run("compiled"), bare.run("compiled"), ranks.run("compiled", "other")
+    assert ran.result.status == "ok", ran.outcome
+    assert ran.lines == alone.lines
+    (mixed, *_) = ran.events(0, "inductor.forward")
+    assert mixed.args.endswith("collectives=True")
+    assert len(ran.events(0, "inductor.forward")) == 2 * 2
+    assert len(ran.events(0, "inductor.backward")) == 2
+    first = compare_traces(ran.trace, other.trace).first_divergence
+    assert first is not None
+    assert (first["step"], first["rank"], first["op"]) == (1, 1, "aten.sin.default")
+    assert (first["cause"], first["received_by"]) == ("code", [0])
+
+
 def test_collectives_have_their_place(ranks: Ranks) -> None:
     """A collective is one event with its group, reduction and result, in the same order in all ranks."""
     ran = ranks.run("collectives")
