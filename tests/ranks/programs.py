@@ -42,7 +42,9 @@ def digest(*held: Any) -> str:
     return state.hexdigest()
 
 
-def network(eps: float = 1e-5) -> nn.Sequential:
+def network(rank: int = -1) -> nn.Sequential:
+    """With another eps in a rank that the arguments name."""
+    eps = 1e-3 if f"eps={rank}" in sys.argv else 1e-5
     return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16, eps=eps), nn.ReLU(), nn.Linear(16, 4))
 
 
@@ -63,9 +65,13 @@ def batches(rank: int, steps: int = 3) -> Iterator[torch.Tensor]:
         yield torch.randn(4, 8, generator=generator)
 
 
-def _ddp(eps_of_rank_1: float = 1e-5, **options: Any) -> Iterator[dict[str, Any]]:
+@recipe(steps=3, ranks=2)
+def ddp() -> Iterator[dict[str, Any]]:
+    """Data parallel, with as many buckets as layers."""
     rank = start()
-    model = nn.parallel.DistributedDataParallel(network(eps_of_rank_1 if rank == 1 else 1e-5), **options)
+    model = nn.parallel.DistributedDataParallel(
+        network(rank), bucket_cap_mb=0.0002, gradient_as_bucket_view="views" in sys.argv
+    )
     if "hook" in sys.argv:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
@@ -80,24 +86,12 @@ def _ddp(eps_of_rank_1: float = 1e-5, **options: Any) -> Iterator[dict[str, Any]
         yield {"loss": loss, "model": model, "optimizer": optimizer}
 
 
-@recipe(steps=3, ranks=2)
-def ddp() -> Iterator[dict[str, Any]]:
-    """Data parallel, with as many buckets as layers."""
-    yield from _ddp(bucket_cap_mb=0.0002, gradient_as_bucket_view="views" in sys.argv)
-
-
-@recipe(steps=3, ranks=2)
-def other_eps() -> Iterator[dict[str, Any]]:
-    """The same with another eps in rank 1 alone."""
-    yield from _ddp(1e-3, bucket_cap_mb=0.0002)
-
-
 def fsdp() -> None:
     """Sharded, as a plain function."""
     from torch.distributed.fsdp import fully_shard
 
     rank = start()
-    model = network()
+    model = network(rank)
     for layer in (model[0], model[3]):
         fully_shard(layer)
     fully_shard(model)
