@@ -131,6 +131,23 @@ def test_large_tensors_that_are_not_contiguous(fingerprints):
         assert resolved(fingerprints, [handle]) == [mix64.value(tensor)]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_few_rows_below_many_others(fingerprints, dtype):
+    """Heads that go back behind time, and whatever else has rows too few for a tile of the kernel."""
+    for shape in (
+        (3, 12, 70, 64),
+        (2, 16, 2048, 128),
+        (2, 31, 5, 8),
+        (1, 3, 4099, 40),
+        (4, 1, 33, 16),
+        (2, 2, 16, 7, 24),
+    ):
+        data = torch.randn(shape, device="cuda", dtype=torch.float64).to(dtype)
+        tensors = [data.transpose(1, 2), data.transpose(1, 2)[1:, 3:], data.transpose(-3, -2)[..., 8:]]
+        got = resolved(fingerprints, [fingerprints.queue(tensor) for tensor in tensors])
+        assert got == [mix64.value(tensor.cpu()) for tensor in tensors]
+
+
 def test_large_tensor(fingerprints):
     """Sizes beyond 2**31 elements and bytes are counted in 64 bits."""
     data = torch.randint(0, 256, ((1 << 32) + 12345,), dtype=torch.uint8, device="cuda")

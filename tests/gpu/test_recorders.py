@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,11 @@ def main():
 
 
 @pytest.fixture(scope="module")
-def runners() -> Iterator[tuple[Runner, Runner]]:
+def runners() -> tuple[Runner, Runner]:
     if native.load()[0] is None:
         pytest.skip(native.load()[1])
     folder = {"OPGUARD_CACHE": str(native.library().parents[2])}
-    pair = Runner("strict", **folder), Runner("strict", **folder, OPGUARD_NATIVE="0")
-    yield pair
-    for runner in pair:
-        runner.close()
+    return Runner("strict", **folder), Runner("strict", **folder, OPGUARD_NATIVE="0")
 
 
 @pytest.mark.parametrize("level", ["full", "op", "contract"])

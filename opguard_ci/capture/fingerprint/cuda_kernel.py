@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from . import mix64
-from .strides import Strides, strides_of
+from .strides import COLUMNS, Strides, strides_of
 
 _WEYL = tl.constexpr(mix64.WEYL)
 _FACTOR_0, _FACTOR_1, _FACTOR_2 = (tl.constexpr(factor) for factor in mix64.FACTORS)
@@ -84,9 +84,12 @@ def _one(
     BLOCK: tl.constexpr,
     ROUNDS: tl.constexpr,
 ):
-    """Add the raw sum of one tensor to the slot."""
-    total = _sum(data, num_bytes, start, tl.program_id(0).to(tl.int64), UNIT, BLOCK, ROUNDS)
-    tl.atomic_add(slot, total)
+    """Add the raw sum of one tensor to the slot.
+
+    Its end comes first: that was written last, and what is left of it in the cache need not be read from memory.
+    """
+    chunk = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    tl.atomic_add(slot, _sum(data, num_bytes, start, chunk, UNIT, BLOCK, ROUNDS))
 
 
 _one_aligned = triton.jit(_one, do_not_specialize=["slot", "num_bytes", "start"])  # to 16 bytes: wide loads
@@ -96,8 +99,8 @@ _one_anywhere = triton.jit(_one, do_not_specialize=["data", "slot", "num_bytes",
 @triton.jit(do_not_specialize=["table", "slots"])
 def _many(table, slots, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
     """Add the raw sums of many tensors to a row of slots; ``table`` holds the address and number of bytes of each."""
-    row = tl.program_id(0).to(tl.int64)
-    chunk = tl.program_id(1).to(tl.int64)
+    row = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    chunk = (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
     num_bytes = tl.load(table + row * 2 + 1)
     if chunk * (BLOCK * ROUNDS * 8) < num_bytes:
         data = tl.load(table + row * 2).to(tl.pointer_type(tl.uint64))
@@ -142,6 +145,14 @@ def _gather(data, down, columns, mask, column_stride, ITEM: tl.constexpr, TOGETH
     return words
 
 
+@triton.jit
+def _down(rows, num_rows, inner_stride, row_stride):
+    """Where rows of the dimension that inner and row make begin. There are fewer than 2^31."""
+    rows = rows.to(tl.int32)
+    num_rows = num_rows.to(tl.int32)
+    return (rows // num_rows).to(tl.int64) * inner_stride + (rows % num_rows).to(tl.int64) * row_stride
+
+
 def _strided(
     data,
     slot,
@@ -159,21 +170,31 @@ def _strided(
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     ROUNDS: tl.constexpr,
+    FLAT: tl.constexpr,
 ):
     """Add the raw sum of a tensor of the dimensions (outer, middle, inner, row, column) to the slot (see ``strides``).
 
     ``TOGETHER`` says along which dimension items are neighbours in memory (0: rows, 1: columns, 2: neither), so that
-    threads next to each other read such.
+    threads next to each other read such. ``FLAT``: inner and row make one dimension of rows that do not lie evenly,
+    where there are too few rows for a tile. Programs go down the rows first, from the beginning: that is what is in the
+    cache where the tensor that is shown has just been read, from its end.
     """
+    num_inner = inner
+    all_rows = num_rows
+    if FLAT:
+        num_inner = tl.full([], 1, tl.int64)
+        all_rows = inner * num_rows
+    place = tl.program_id(0).to(tl.int64)
+    down_tiles = tl.cdiv(all_rows, ROWS * ROUNDS)
     tiles = tl.cdiv(row_words, WORDS)
-    matrix = tl.program_id(0).to(tl.int64) // tiles
-    first_column = (tl.program_id(0).to(tl.int64) % tiles) * WORDS
-    first_row = tl.program_id(1).to(tl.int64) * (ROWS * ROUNDS)
+    matrix = place // down_tiles // tiles
+    first_column = (place // down_tiles % tiles) * WORDS
+    first_row = place % down_tiles * (ROWS * ROUNDS)
     columns = first_column + tl.arange(0, WORDS).to(tl.int64)
     rows = first_row + tl.arange(0, ROWS).to(tl.int64)
-    data += matrix // (middle * inner) * outer_stride + matrix // inner % middle * middle_stride
-    data += matrix % inner * inner_stride
-    first_of_rows = ((matrix * num_rows + rows) * row_words + 1).to(tl.uint64) * _WEYL
+    data += matrix // (middle * num_inner) * outer_stride + matrix // num_inner % middle * middle_stride
+    data += matrix % num_inner * inner_stride
+    first_of_rows = ((matrix * all_rows + rows) * row_words + 1).to(tl.uint64) * _WEYL
     keys = first_of_rows[:, None] + (columns.to(tl.uint64) * _WEYL)[None, :]
     step = (row_words * ROWS).to(tl.uint64) * _WEYL
     down = rows
@@ -183,17 +204,23 @@ def _strided(
         row_step *= row_stride
     total = tl.zeros([ROWS, WORDS], tl.uint64)
     # A mask would keep loads narrow: only at the edges.
-    if (first_column + WORDS <= row_words) & (first_row + ROWS * ROUNDS <= num_rows):
-        for _number in tl.static_range(ROUNDS):
+    if (first_column + WORDS <= row_words) & (first_row + ROWS * ROUNDS <= all_rows):
+        for number in tl.static_range(ROUNDS):
+            if FLAT:
+                down = _down(rows + number * ROWS, num_rows, inner_stride, row_stride)
             total += _mix(_gather(data, down, columns, None, column_stride, ITEM, TOGETHER) ^ keys)
-            data += row_step
+            if not FLAT:
+                data += row_step
             keys += step
     else:
         for number in tl.static_range(ROUNDS):
-            mask = (rows + number * ROWS < num_rows)[:, None] & (columns < row_words)[None, :]
+            mask = (rows + number * ROWS < all_rows)[:, None] & (columns < row_words)[None, :]
+            if FLAT:
+                down = _down(rows + number * ROWS, num_rows, inner_stride, row_stride)
             words = _gather(data, down, columns, mask, column_stride, ITEM, TOGETHER)
             total += tl.where(mask, _mix(words ^ keys), 0)
-            data += row_step
+            if not FLAT:
+                data += row_step
             keys += step
     tl.atomic_add(slot, tl.sum(tl.sum(total, axis=1), axis=0))
 
@@ -207,20 +234,28 @@ _TILE = 1024  # words
 _BUSY = 256  # so many programs keep a device busy; every one more adds to the same slot
 
 
-def _tile(strides: Strides) -> tuple[int, int, int]:
-    """Rows and words of a tile, and how many tiles a program reads. There are few kinds, for each is compiled."""
+_FEW = 32  # rows
+
+
+def _tile(strides: Strides) -> tuple[int, int, int, bool]:
+    """Rows and words of a tile, how many tiles a program reads, and whether inner and row make one dimension.
+
+    There are few kinds, for each is compiled.
+    """
+    flat = strides.together == COLUMNS and strides.num_rows < _FEW < strides.inner * strides.num_rows < 1 << 31
+    num_rows = strides.inner * strides.num_rows if flat else strides.num_rows
     widths = (8, 32, 128) if strides.together else (8, 16 if strides.item < 4 else 32)
     words = max((width for width in widths if width <= strides.row_words), default=widths[0])
-    rows = max(rows for rows in (1, 8, 32, 64) if rows <= strides.num_rows and rows * words <= _TILE)
+    rows = max(rows for rows in (1, 8, 32, 64) if rows <= num_rows and rows * words <= _TILE)
     tiles = strides.outer * strides.middle * strides.inner * -(-strides.row_words // words) * strides.num_rows // rows
-    rounds = next((n for n in (8, 2) if strides.num_rows >= rows * n and tiles >= _BUSY * n), 1)
-    return rows, words, rounds
+    rounds = next((n for n in (8, 2) if num_rows >= rows * n and tiles >= _BUSY * n), 1)
+    return rows, words, rounds, flat
 
 
 Entry = tuple[int, int, int]
 """A compiled kernel: handle of its function, threads of a program, bytes of shared memory."""
-Plan = tuple[Entry, int, int, tuple[int, ...]]
-"""A kernel, programs along both dimensions of its grid, and its arguments behind address and slot."""
+Plan = tuple[Entry, int, tuple[int, ...]]
+"""A kernel, how many programs it takes, and its arguments behind address and slot."""
 
 
 class Kernels:
@@ -233,7 +268,7 @@ class Kernels:
     def __init__(self) -> None:
         self._by_unit = {16: self._compile_one(16)}
         self._many = _Launch(_many, (torch.int64, torch.uint64), (_BLOCK, _ROUNDS))
-        self._strided: dict[tuple[int, int, bool, int, int, int], _Launch] = {}
+        self._strided: dict[tuple[int, int, bool, int, int, int, bool], _Launch] = {}
         self._constant: _Launch | None = None
 
     @staticmethod
@@ -255,8 +290,8 @@ class Kernels:
 
     def strided(self, stream: int, address: int, strides: Strides, slot: int) -> None:
         """Add the raw sum of a tensor that is not contiguous."""
-        launch, x, y = self._plan(address, strides)
-        launch(x, y, stream, address, slot, *strides.arguments)
+        launch, programs = self._plan(address, strides)
+        launch(programs, 1, stream, address, slot, *strides.arguments)
 
     def plan(self, shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int, address: int) -> Plan | None:
         """How to start the kernel of a tensor that is not contiguous, at any address that is aligned like this one.
@@ -266,8 +301,8 @@ class Kernels:
         strides = strides_of(shape, stride, itemsize, not address % mix64.WORD)
         if strides is None:
             return None
-        launch, x, y = self._plan(address, strides)
-        return launch.entry, x, y, strides.arguments
+        launch, programs = self._plan(address, strides)
+        return launch.entry, programs, strides.arguments
 
     def contiguous(self) -> tuple[dict[int, Entry], Entry]:
         """What was compiled of ``one``, by how many bytes addresses are aligned to, and of ``many``."""
@@ -277,18 +312,20 @@ class Kernels:
         """How many kernels ``contiguous`` would tell of."""
         return len(self._by_unit) + 1
 
-    def _plan(self, address: int, strides: Strides) -> tuple[_Launch, int, int]:
+    def _plan(self, address: int, strides: Strides) -> tuple[_Launch, int]:
         aligned = strides.aligned and address & 15 == 0
-        rows, words, rounds = _tile(strides)
-        key = (strides.item, strides.together, aligned, rows, words, rounds)
+        rows, words, rounds, flat = _tile(strides)
+        key = (strides.item, strides.together, aligned, rows, words, rounds, flat)
         launch = self._strided.get(key)
         if launch is None:
             kernel = _strided_aligned if aligned else _strided_anywhere
             kinds = (_ITEMS[strides.item], torch.uint64, *(1 << 40 for _ in range(9)))
-            constants = (strides.item, strides.together, rows, words, rounds)
+            constants = (strides.item, strides.together, rows, words, rounds, flat)
             launch = self._strided[key] = _Launch(kernel, kinds, constants)
-        matrices = strides.outer * strides.middle * strides.inner
-        return launch, matrices * -(-strides.row_words // words), -(-strides.num_rows // (rows * rounds))
+        across = strides.outer * strides.middle * -(-strides.row_words // words)
+        if flat:
+            return launch, across * -(-strides.inner * strides.num_rows // (rows * rounds))
+        return launch, across * strides.inner * -(-strides.num_rows // (rows * rounds))
 
     def constant(self, stream: int, pattern: int, nbytes: int, slot: int) -> None:
         """Add the raw sum of a tensor with ``pattern`` in every word."""

@@ -9,7 +9,6 @@ from typing import Final
 
 _WORD: Final = 8
 _MAX_DIMENSIONS: Final = 5
-_MAX_ROWS: Final = 65535 * 32  # of the second dimension of a grid of kernels
 
 ROWS, COLUMNS, NOTHING = range(3)
 
@@ -57,8 +56,6 @@ def strides_of(shape: Sequence[int], strides: Sequence[int], itemsize: int, in_w
         per = 1
     others += [(1, 0)] * (_MAX_DIMENSIONS - 1 - len(others))
     (num_rows, down), (inner, inner_stride), (middle, middle_stride), (outer, outer_stride) = others
-    if num_rows > _MAX_ROWS:
-        return None
     together = COLUMNS if across == 1 else ROWS if down == 1 else NOTHING
     found = (outer_stride, middle_stride, inner_stride, down, across)
     apart = [stride for axis, stride in enumerate(found) if axis != {ROWS: 3, COLUMNS: 4}.get(together)]

@@ -204,9 +204,8 @@ const Launcher::Plan& Launcher::plan(Device& device, const at::Tensor& tensor, u
   if (!found.is_none()) {
     const auto parts = py::cast<py::tuple>(found);
     made.kernel = kernel_of(parts[0]);
-    made.x = py::cast<unsigned>(parts[1]);
-    made.y = py::cast<unsigned>(parts[2]);
-    made.arguments = py::cast<std::vector<int64_t>>(parts[3]);
+    made.programs = py::cast<unsigned>(parts[1]);
+    made.arguments = py::cast<std::vector<int64_t>>(parts[2]);
   }
   return device.plans.emplace(key, std::move(made)).first->second;
 }
@@ -224,7 +223,7 @@ int64_t Launcher::strided(Device& device, const at::Tensor& tensor, void* stream
   parameters[count++] = &none;
   parameters[count] = &none;
   const Kernel kernel = known.kernel;
-  return start(kernel, known.x, known.y, stream, parameters) ? ~(device.first + row) : 0;
+  return start(kernel, known.programs, 1, stream, parameters) ? ~(device.first + row) : 0;
 }
 
 void bind_launch(py::module_& module) {

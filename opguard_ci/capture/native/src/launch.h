@@ -34,7 +34,7 @@ class Launcher {
   };
   struct Plan {  // of a tensor that is not contiguous; no function: Python's to do
     Kernel kernel;
-    unsigned x = 0, y = 0;
+    unsigned programs = 0;
     std::vector<int64_t> arguments;
   };
   struct Device {
