@@ -66,6 +66,7 @@ def compiled_graph(session: Session, original: Callable[..., Any]) -> Callable[.
 
 def _begin(session: Session, info: OpInfo, graph: Any, inputs: Any) -> Call | None:
     try:
+        session.settle()
         mutated = set(getattr(graph, "mutated_input_idxs", ()))
         given = Arguments()
         given.tensors = [held for held in inputs if isinstance(held, torch.Tensor)]

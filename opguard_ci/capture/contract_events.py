@@ -49,6 +49,7 @@ class ContractEvents:
 
     def _record(self, entries: list[Entry]) -> None:
         session = self._session
+        session.settle()
         plain = [unwrapped(entry.held) for entry in entries]
         entries = [e if mine is e.held else e._replace(held=mine) for e, mine in zip(entries, plain, strict=True)]
         if session.collectives is not None and session.begun:

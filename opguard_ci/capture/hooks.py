@@ -154,6 +154,10 @@ def _backward(session: Session, steps: Steps, original: Callable[..., None]) -> 
         )
         try:
             original(tensors, *args, **kwargs)
+        except BaseException:
+            with session.lock:
+                session.settle()  # at the end of one that succeeds nothing is being read any more
+            raise
         finally:
             session.create_graph = outer
 

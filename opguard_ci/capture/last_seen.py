@@ -80,6 +80,7 @@ class LastSeen:
         """Append one event per value, as recorded operators left it."""
         session = self._session
         with session.lock:
+            session.settle()
             lane, phase = session.lane_number(), session.phase()
             for entry, spec, place, value in self._values if not session.over else ():
                 row = session.contract.row(lane, phase, entry)

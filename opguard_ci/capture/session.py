@@ -241,6 +241,11 @@ class Session:
         """The schemes of the fingerprints so far."""
         return f"{cpu.SCHEME}+{mix64.SCHEME}" if self.devices.used else cpu.SCHEME
 
+    def settle(self) -> None:
+        """Have the values in the links that another thread is computing (``native/src/aside.h``). The lock is held."""
+        if self.core is not None:
+            self.core.settle()
+
     def link(self, work: Callable[[], None], info: OpInfo | None = None) -> None:
         """Work something out from values: now, or when those of a device are there. The lock is held."""
         if self.devices.used:

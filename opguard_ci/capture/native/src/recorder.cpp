@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/GradMode.h>
@@ -30,9 +31,9 @@ namespace opguard {
 
 namespace {
 
-constexpr int OP = 0, VIEW = 1, COPY = 2, ALLOC = 3, CONTRACT = 4;                            // KINDS
+constexpr int OP = 0, VIEW = 1, COPY = 2, ALLOC = 3, CONTRACT = 4;              // KINDS
 constexpr int SETUP = 0, DATA = 1, FORWARD = 2, BACKWARD = 3, OPTIMIZER = 4;    // PHASES
-constexpr int WEAK = 1, HIDDEN = 2, RECOMPUTED = 1;                             // flags of a write, of an event
+constexpr int RECOMPUTED = 1;                                                   // a flag of an event
 constexpr uint8_t WRITTEN = 1, OVERWRITTEN = 2, SCRATCH = 3;                    // how a call treats an argument
 constexpr int SHOWN = 0, ALLOCATED = 1, CHANGED = 2;                            // what it did to memory
 constexpr int64_t ALWAYS_CHECKED = 1 << 15, MAX_GARBAGE = 1 << 20;
@@ -159,7 +160,56 @@ Core::Core(py::object session, std::shared_ptr<Memory> memory, std::shared_ptr<R
   queue_ = bridge.attr("queue");
   late_ = session_.attr("_late").attr("__dict__");
   value_of_ = session_.attr("devices").attr("values").attr("of");
+  rows_->before_take = [this] { settle_rows(); };
   max_late_ = py::cast<size_t>(py::module_::import("opguard_ci.capture.session").attr("MAX_LATE"));
+}
+
+// A name for a value that is not there yet: as good as no value is the same.
+static uint64_t name_of(uint64_t number) {
+  number += 0x9E3779B97F4A7C15u;
+  number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9u;
+  number = (number ^ (number >> 27)) * 0x94D049BB133111EBu;
+  return number ^ (number >> 31);
+}
+
+// Have another thread read a tensor whose place is known; false if it doesn't.
+bool Core::read_aside(const at::Tensor& tensor, Look& look) {
+  const uintptr_t pointer = address_of(tensor);
+  if (!pointer || tensor.nbytes() > MAX_EXPANSION || tensor.nbytes() < Aside::min_bytes) return false;
+  const char* first = reinterpret_cast<const char*>(pointer) + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+  const auto reading = Aside::here().begin(tensor, first, salt(tensor.scalar_type()));
+  if (!reading) return false;
+  look.value = name_of(first_name_ ^ (reading->number << 32));
+  look.place.region->last_reading = reading->number;
+  unsettled_.push_back({look.value, reading, look.place.region});
+  return true;
+}
+
+uint64_t Core::settled(uint64_t value) const {
+  if (settled_.empty()) return value;
+  auto found = settled_.find(value);
+  return found == settled_.end() ? value : found->second;
+}
+
+void Core::settle() {
+  if (unsettled_.empty()) return;
+  const auto unsettled = std::move(unsettled_);
+  unsettled_.clear();
+  Aside::here().wait(unsettled.back().reading->number);
+  for (const auto& [name, reading, region] : unsettled) {
+    settled_.emplace(name, reading->value);
+    region->seen.replace(name, reading->value);
+  }
+}
+
+void Core::settle_rows() {
+  settle();
+  if (settled_.empty()) return;
+  rows_->replace(settled_, [this](int id, uint64_t value) {
+    const Spec& spec = *specs_by_id_.at(id);
+    return spec.all_weak || std::find(spec.constants.begin(), spec.constants.end(), value) != spec.constants.end();
+  });
+  if (!num_running_) settled_.clear();
 }
 
 void Core::begin_crumbs(const py::buffer& buffer) {
@@ -168,6 +218,8 @@ void Core::begin_crumbs(const py::buffer& buffer) {
 }
 
 void Core::end() {
+  settle();
+  rows_->before_take = nullptr;
   if (crumbs_ != nullptr) PyBuffer_Release(&crumbs_buffer_);
   crumbs_ = nullptr;
   ended_ = true;
@@ -370,7 +422,9 @@ const Spec& Core::spec(const at::Tensor& tensor) {
   made.id = py::cast<int>(looks_.attr("spec")(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor))));
   load_constants(made);
   made.asked = !made.all_weak && kind_of(tensor) == DEVICE;
-  return specs_.emplace(std::move(key), std::move(made)).first->second;
+  const Spec& kept = specs_.emplace(std::move(key), std::move(made)).first->second;
+  specs_by_id_.emplace(kept.id, &kept);
+  return kept;
 }
 
 uint64_t Core::salt(c10::ScalarType dtype) {
@@ -410,7 +464,7 @@ uint64_t assumed(const Place& place, const at::Tensor& tensor, const at::Tensor&
   return place.region->assumed(place.geometry, version);
 }
 
-Look Core::at(const at::Tensor& tensor, const py::object& name, bool made, bool assume, const at::Tensor* base, const Look* shown) {
+Look Core::at(const at::Tensor& tensor, const py::object& name, bool made, bool assume, bool aside, const at::Tensor* base, const Look* shown) {
   Look look;
   look.spec = &spec(tensor);
   look.place = memory_->place(tensor, made);
@@ -441,11 +495,15 @@ Look Core::at(const at::Tensor& tensor, const py::object& name, bool made, bool 
     if (look.place.region && !made && nbytes) is_assumed();
     return look;
   }
-  if (!look.place.region || !nbytes || !tensor.is_contiguous()) {
-    if (!look.place.region || !nbytes || !is_assumed()) look.value = value(tensor, name);
+  if (!look.place.region || !nbytes) {
+    look.value = value(tensor, name);
     return look;
   }
-  if (is_assumed()) return look;
+  if (is_assumed() || (aside && read_aside(tensor, look))) return look;
+  if (!tensor.is_contiguous()) {
+    look.value = value(tensor, name);
+    return look;
+  }
   const uintptr_t pointer = address_of(tensor);
   if (!pointer) {
     look.value = value(tensor, name);
@@ -554,13 +612,17 @@ Info* Core::ready(const c10::OperatorHandle& op, Thread*& here) {
 }
 
 bool Core::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  has_saving_hooks_ = has_saving_hooks_ || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
   Info* info = nullptr;
   Thread* here = nullptr;
   try {
     info = ready(op, here);
   } catch (const std::exception&) {  // Python meets it too, and says so
   }
-  if (info == nullptr) return false;
+  if (info == nullptr) {
+    settle();
+    return false;
+  }
   ++num_running_;
   const auto done = c10::make_scope_exit([this] {
     --num_running_;
@@ -571,7 +633,10 @@ bool Core::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Call& call = *held;
   bool records = true;
   try {
-    if (!call.parse(op, *stack)) return false;
+    if (!call.parse(op, *stack)) {
+      settle();
+      return false;
+    }
     call.before();
   } catch (const std::exception& error) {
     records = false;
@@ -582,6 +647,7 @@ bool Core::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const py::gil_scoped_release free;
     op.callBoxed(stack);
   } catch (...) {
+    settle();  // what the program does now is not known
     if (records) call.abandon();
     throw;
   }
@@ -600,6 +666,7 @@ bool Core::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 bool Core::append_contract(int lane, int phase, const py::object& entry, const py::int_& content) {
+  settle();
   static PyObject *const held = interned("held"), *const section = interned("section"), *const name = interned("name"),
                          *const key = interned("key");
   const auto attribute = [&](PyObject* which) {
@@ -799,6 +866,7 @@ void Call::before() {
       }
     }
     core_.queue(asked, info_.name);
+    wait_for_readers();
     spend();
     is_put_off_ = core_.is_late();
     if (is_put_off_) {
@@ -809,6 +877,16 @@ void Call::before() {
     }
   }
   if (info_.random) head_.state_before = generator_state();
+}
+
+// What is written now must have been read, and what was looked at is held against values, not against names of values.
+void Call::wait_for_readers() const {
+  for (size_t n = 0; n < seen_.size(); ++n) {
+    const Place& place = seen_[n].place;
+    if (!place.region || !place.region->last_reading) continue;
+    if (marks_[n] || !info_.trusted) Aside::here().wait(place.region->last_reading);
+    if (!seen_[n].by_links && marks_[n] < OVERWRITTEN) core_.settle();
+  }
 }
 
 // Whether arguments need no look at level op: not where one is taken again after the call.
@@ -828,6 +906,9 @@ void Call::spend() const {
 
 // What a copy made is what it read: a value that was assumed is known now.
 void Call::verify_copied() {
+  core_.settle();
+  for (auto& row : reads_) row.value = core_.settled(row.value);
+  for (auto& change : changes_) change.look.value = core_.settled(change.look.value);
   size_t change = 0;
   for (size_t n = 0; n < marks_.size() && change < changes_.size(); ++n) {
     if (marks_[n] == OVERWRITTEN) continue;
@@ -892,7 +973,7 @@ void Call::link_reads() {
   for (size_t n = 0; n < seen_.size(); ++n) {
     Look& look = seen_[n];
     ReadRow& row = reads_[n];
-    if (look.pending) look.value = core_.resolved(look.pending, look.place);
+    look.value = look.pending ? core_.resolved(look.pending, look.place) : core_.settled(look.value);
     row.value = look.value;
     row.spec = look.spec->id;
     Region* region = look.place.region.get();
@@ -1001,8 +1082,17 @@ void Call::after(const torch::jit::Stack& stack, size_t num_returns) {
   }
 }
 
+// Whether nobody can write what was made, unseen, before another thread has read it.
+bool Call::may_be_read_aside(const std::vector<const at::Tensor*>& made) const {
+  if (head_.phase != BACKWARD || (head_.flags & RECOMPUTED) || c10::GradMode::is_enabled() || core_.has_saving_hooks_) return false;
+  const auto is_large = [](const at::Tensor* tensor) { return tensor->nbytes() >= Aside::min_bytes; };
+  if (!std::any_of(made.begin(), made.end(), is_large)) return false;
+  return core_.assumes() && !core_.is_late() && is_torch_alone();
+}
+
 void Call::look_at(const std::vector<const at::Tensor*>& made, const std::vector<int>& slots) {
   changes_.reserve(made.size());
+  const bool aside = may_be_read_aside(made);
   for (size_t i = 0; i < made.size(); ++i) {
     const at::Tensor& tensor = *made[i];
     if (info_.kind == ALLOC) {
@@ -1013,11 +1103,11 @@ void Call::look_at(const std::vector<const at::Tensor*>& made, const std::vector
     } else if (info_.kind == VIEW) {
       const bool has_base = !tensors_.empty();
       const at::Tensor* base = has_base ? &tensors_[0] : nullptr;
-      changes_.push_back({core_.at(tensor, info_.name, false, core_.assumes(), base, has_base ? &seen_[0] : nullptr), slots[i], SHOWN});
+      changes_.push_back({core_.at(tensor, info_.name, false, core_.assumes(), aside, base, has_base ? &seen_[0] : nullptr), slots[i], SHOWN});
     } else {
       const auto& scratch = info_.scratch_outputs;
       const bool is_scratch = std::find(scratch.begin(), scratch.end(), slots[i]) != scratch.end();
-      changes_.push_back({core_.at(tensor, info_.name, true, false), slots[i], is_scratch ? ALLOCATED : CHANGED});
+      changes_.push_back({core_.at(tensor, info_.name, true, false, aside && !is_scratch), slots[i], is_scratch ? ALLOCATED : CHANGED});
     }
   }
   std::vector<std::pair<Look*, const at::Tensor*>> asked;
@@ -1086,7 +1176,7 @@ void Call::link_writes() {
   for (auto& [look, slot, change] : changes_) {
     const Geometry& geometry = look.place.geometry;
     Region* region = look.place.region.get();
-    if (look.pending == LINKED) look.value = core_.resolved(LINKED, look.place);
+    look.value = look.pending == LINKED ? core_.resolved(LINKED, look.place) : core_.settled(look.value);
     if (change == ALLOCATED) {
       if (region != nullptr) region->allocate(geometry, geometry.lo, geometry.hi, look.place.dense, look.value, event);
       writes_.push_back({0, look.spec->id, slot, 0});
@@ -1136,6 +1226,9 @@ int Call::kind_of_copy(const std::vector<size_t>& changed, const std::vector<at:
 
 // An output is strange: Python goes on from here.
 void Call::hand_over(const torch::jit::Stack& stack, size_t num_returns) {
+  core_.settle();
+  for (auto& look : seen_) look.value = core_.settled(look.value);
+  for (auto& row : reads_) row.value = core_.settled(row.value);
   py::list tensors, seen, results;
   for (const auto& tensor : tensors_) tensors.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)));
   for (size_t n = 0; n < seen_.size(); ++n) {
@@ -1260,6 +1353,8 @@ void leave(const py::object& mode) {
 }  // namespace
 
 void bind_recorder(py::module_& module) {
+  module.def("read_aside_from", [](size_t nbytes) { return std::exchange(Aside::min_bytes, nbytes); });
+  module.def("num_read_aside", [] { return Aside::here().num_begun(); });
   py::class_<Origins, std::shared_ptr<Origins>>(module, "Origins")
       .def(py::init<>())
       .def("remember", &Origins::remember)
@@ -1273,6 +1368,7 @@ void bind_recorder(py::module_& module) {
       .def("begin_crumbs", &Core::begin_crumbs)
       .def("append_contract", &Core::append_contract)
       .def("lies", &Core::lies)
+      .def("settle", &Core::settle)
       .def("enter", [](std::shared_ptr<Core> core, const py::object& mode) { enter(mode, std::move(core)); })
       .def("leave", [](const std::shared_ptr<Core>&, const py::object& mode) { leave(mode); })
       .def("end", &Core::end);

@@ -7,8 +7,10 @@
 
 #include <deque>
 #include <functional>
+#include <random>
 #include <string>
 
+#include "aside.h"
 #include "launch.h"
 #include "memory.h"
 #include "rows.h"
@@ -97,6 +99,8 @@ class Core : public std::enable_shared_from_this<Core> {
   bool append_contract(int lane, int phase, const py::object& entry, const py::int_& content);
   // The number of a tensor's spec, and its place; None if that is left to Python.
   py::object lies(const at::Tensor& tensor);
+  // Have values in place of the names that stand for them while another thread reads. Before anybody else looks at links.
+  void settle();
   // Let go of the session.
   void end();
 
@@ -118,7 +122,11 @@ class Core : public std::enable_shared_from_this<Core> {
   void load_constants(const Spec& spec) const;
   const Spec& spec(const at::Tensor& tensor);
   // base: what the tensor may be a view of; shown: what was seen of that.
-  Look at(const at::Tensor& tensor, const py::object& name, bool made, bool assume, const at::Tensor* base = nullptr, const Look* shown = nullptr);
+  // aside: another thread may read it.
+  Look at(const at::Tensor& tensor, const py::object& name, bool made, bool assume, bool aside = false, const at::Tensor* base = nullptr, const Look* shown = nullptr);
+  bool read_aside(const at::Tensor& tensor, Look& look);
+  uint64_t settled(uint64_t value) const;
+  void settle_rows();
   void queue(const std::vector<std::pair<Look*, const at::Tensor*>>& asked, const py::object& name);
   Look beside(const at::Tensor& tensor, bool made);
   uint64_t value(const at::Tensor& tensor, const py::object& name);
@@ -159,6 +167,12 @@ class Core : public std::enable_shared_from_this<Core> {
     }
   };
 
+  struct Unsettled {
+    uint64_t name;
+    std::shared_ptr<const Aside::Reading> reading;
+    RegionPtr region;
+  };
+
   py::object session_, looks_, stacks_, acquire_, release_, hand_over_, oracle_, queue_, value_of_, works_object_;
   py::dict late_;
   std::shared_ptr<Launcher> launcher_;
@@ -173,6 +187,11 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unordered_map<const void*, std::unique_ptr<Info>> infos_;
   std::vector<std::pair<uint64_t, Kind>> kinds_;  // by dispatch keys
   std::unordered_map<SpecKey, Spec, SpecHash> specs_;
+  std::unordered_map<int, const Spec*> specs_by_id_;
+  std::vector<Unsettled> unsettled_;
+  std::unordered_map<uint64_t, uint64_t> settled_;  // by name: of this step
+  const uint64_t first_name_ = std::random_device()();
+  bool has_saving_hooks_ = false;  // Python may run where a backward pass unpacks what it saved
   static constexpr size_t MAX_THREADS = 1024;
   std::unordered_map<uint64_t, std::unique_ptr<Thread>> threads_;
   size_t max_threads_ = MAX_THREADS;
@@ -213,6 +232,8 @@ class Call : public std::enable_shared_from_this<Call> {
   std::shared_ptr<Text> text_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t first) const;
   bool may_assume() const;
   void spend() const;
+  void wait_for_readers() const;
+  bool may_be_read_aside(const std::vector<const at::Tensor*>& made) const;
   void read_ahead();
   void write_ahead();
   void end_ahead();

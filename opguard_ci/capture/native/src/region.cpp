@@ -117,6 +117,11 @@ bool Seen::remember(const Geometry& geometry, uint64_t value) {
   return full;
 }
 
+void Seen::replace(uint64_t old, uint64_t value) {
+  for (auto& item : items_)
+    if (item.second == old) item.second = value;
+}
+
 void Seen::keep_beside(int64_t lo, int64_t hi) {
   const size_t before = items_.size();
   items_.erase(

@@ -55,6 +55,7 @@ class Seen {
  public:
   const uint64_t* find(const Geometry& geometry) const;
   bool remember(const Geometry& geometry, uint64_t value);  // true if older ones were forgotten for it
+  void replace(uint64_t old, uint64_t value);
   void clear() {
     items_.clear();
     index_.clear();
@@ -102,6 +103,7 @@ class Region {
   std::vector<std::pair<Geometry, int64_t>> pinned;  // torch's version counter when views were seen (level op)
   std::vector<std::pair<int64_t, int64_t>> tainted;
   std::shared_ptr<Region> ahead;  // see ahead.py
+  uint64_t last_reading = 0;      // of these bytes by another thread, see aside.h
 
  private:
   void merge();

@@ -70,7 +70,20 @@ void Rows::make_setup() {
     if (phase == FORWARD) phase = SETUP;
 }
 
+void Rows::replace(const std::unordered_map<uint64_t, uint64_t>& values, const std::function<bool(int, uint64_t)>& is_weak) {
+  Columns& c = columns_;
+  for (auto& value : c.read_value)
+    if (auto found = values.find(value); found != values.end()) value = found->second;
+  for (size_t i = 0; i < c.write_value.size(); ++i) {
+    auto found = values.find(c.write_value[i]);
+    if (found == values.end()) continue;
+    c.write_value[i] = found->second;
+    if (is_weak(c.write_spec[i], found->second)) c.write_flags[i] |= WEAK;
+  }
+}
+
 py::object Rows::take(int step, const py::object& strings) {
+  if (before_take) before_take();
   static PyObject* type = py::object(py::module_::import("opguard_ci.trace.model").attr("StepTable")).release().ptr();
   Columns& c = columns_;
   py::object table = py::handle(type)(step, first_, strings);

@@ -3,10 +3,12 @@
 
 #include "region.h"
 
+#include <functional>
+
 namespace opguard {
 
 constexpr int NULL_ID = -1;
-constexpr int UNHASHED = 4;
+constexpr int WEAK = 1, HIDDEN = 2, UNHASHED = 4;  // flags of a write
 
 struct Head {
   int32_t lane, phase, kind, op, args, module, stack, key, flags;
@@ -32,6 +34,11 @@ class Rows {
   void make_setup();
   py::object take(int step, const py::object& strings);
   void clear();
+
+  // Put values in the places of others. is_weak: whether a value of a spec proves nothing.
+  void replace(const std::unordered_map<uint64_t, uint64_t>& values, const std::function<bool(int spec, uint64_t value)>& is_weak);
+  // Called before rows are taken.
+  std::function<void()> before_take;
 
   int64_t num_events = 0;
   int64_t num_calls = 0, num_hashed = 0;

@@ -11,7 +11,7 @@ namespace opguard {
 
 namespace {
 
-constexpr size_t CHUNK = size_t(1) << 19;  // bytes of a strided tensor that are copied at a time: the cache keeps them
+constexpr size_t CHUNK = Values::CHUNK;
 constexpr int64_t TILE = 32;
 
 // Lets other threads of Python run while many bytes are read.
@@ -136,9 +136,9 @@ void pieces(const char* source, at::IntArrayRef shape, at::IntArrayRef strides, 
 }
 
 // Rows are read where they lie.
-bool is_in_rows(const Layout& layout, size_t size, size_t nbytes) {
-  return layout.strides.back() == 1 && !(static_cast<size_t>(layout.shape.back()) * size % STRIPE) && nbytes > MIN_ROWS &&
-      layout.shape.size() > 1;
+bool is_in_rows(const Layout& layout, size_t size) {
+  return layout.strides.back() == 1 && !(static_cast<size_t>(layout.shape.back()) * size % STRIPE) &&
+      count_of(layout.shape) * size > MIN_ROWS && layout.shape.size() > 1;
 }
 
 uint64_t digest_of_rows(const char* source, const Layout& layout, size_t size) {
@@ -180,31 +180,36 @@ Layout layout_of(at::IntArrayRef shape, at::IntArrayRef strides) {
   return found;
 }
 
-uint64_t Values::of_memory(const void* data, size_t nbytes, uint64_t salt) {
-  const WithoutGil free(nbytes);
+uint64_t Values::digest(const void* data, size_t nbytes, uint64_t salt) {
   const uint64_t found = xxh3().digest(data, nbytes) ^ salt;
   return found ? found : 1;
+}
+
+uint64_t Values::digest(const char* first, const Layout& layout, size_t size, uint64_t salt, char* buffer) {
+  const bool in_rows = is_in_rows(layout, size);
+  const uint64_t found = (in_rows ? digest_of_rows(first, layout, size) : digest_of(first, layout, size, buffer)) ^ salt;
+  return found ? found : 1;
+}
+
+uint64_t Values::of_memory(const void* data, size_t nbytes, uint64_t salt) {
+  const WithoutGil free(nbytes);
+  return digest(data, nbytes, salt);
 }
 
 uint64_t Values::of_strided(const at::Tensor& tensor, const char* first, uint64_t salt) {
   const size_t size = tensor.itemsize(), nbytes = tensor.nbytes();
   const Layout layout = layout_of(tensor.sizes(), tensor.strides());
+  // Kept for the next one: to take and give back as much each time is to ask the system for it each time.
+  auto buffer = std::move(buffer_);
+  const size_t needed = is_in_rows(layout, size) ? 0 : std::min(nbytes, CHUNK);
+  if (buffer.size() < needed) buffer.resize(needed);
   uint64_t found;
-  if (is_in_rows(layout, size, nbytes)) {
+  {
     const WithoutGil free(nbytes);
-    found = digest_of_rows(first, layout, size) ^ salt;
-  } else {
-    // Kept for the next one: to take and give back as much each time is to ask the system for it each time.
-    auto buffer = std::move(buffer_);
-    const size_t needed = std::min(nbytes, CHUNK);
-    if (buffer.size() < needed) buffer.resize(needed);
-    {
-      const WithoutGil free(nbytes);
-      found = digest_of(first, layout, size, buffer.data()) ^ salt;
-    }
-    buffer_ = std::move(buffer);
+    found = digest(first, layout, size, salt, buffer.data());
   }
-  return found ? found : 1;
+  buffer_ = std::move(buffer);
+  return found;
 }
 
 }  // namespace opguard
