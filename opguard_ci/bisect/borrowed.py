@@ -66,11 +66,3 @@ class Borrowed:
                 f"other numbers than the file that other commits have. Name a {name} end that has the file, or run the "
                 f"working tree's everywhere: --pin {path}.",
             )
-
-    def notes(self, commits: Iterable[str]) -> list[str]:
-        """What is to be said where nothing was found between some commits."""
-        return [
-            f"{path} is not in {commit[:12]}; the working tree's was laid over, so what changed in it does not show."
-            for commit in dict.fromkeys(commits)
-            if (path := self.path(commit)) is not None
-        ]

@@ -275,7 +275,7 @@ class _Bisection:
             self._notes.append("The commit is a merge whose parents are both good: the change was made in merging.")
         if outcome.reason == "equal-ends":
             self._notes.append("Both ends compute the same; --exhaustive looks for a change that was taken back.")
-            self._notes += self._borrowed.notes((self._good, self._bad))
+            self._notes += self._said_of_ends()
         if outcome.inherited:
             named = ", ".join(commit[:12] for commit in outcome.inherited)
             self._notes.append(f"A merged branch began before the good commit, where {named} differs already.")
@@ -299,6 +299,12 @@ class _Bisection:
             "notes": [*self._notes, *explained.get("notes", ())],
             **{name: explained[name] for name in ("reproducer",) if name in explained},
         }  # fmt: skip
+
+    def _said_of_ends(self) -> list[str]:
+        """What the runs of the ends noted: something that a tree lacks, or that was lent to it."""
+        ends = (("good", self._good), ("bad", self._bad))
+        runs = [(name, self._runs[commit]) for name, commit in ends if commit in self._runs]
+        return [f"{name} end: {note}" for name, run in runs for note in run.result.outcome.get("notes", ())]
 
     def _explain(self, culprit: str, parent: str, pool: ThreadPoolExecutor) -> dict[str, Any]:
         """The culprit against its own parent, with every operator recorded."""

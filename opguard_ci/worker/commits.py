@@ -201,7 +201,7 @@ class Commits:
         plan = ImportPlan.of(
             checkout,
             user_root=self.repository.root,
-            first_root=self.places.first_root(job),
+            first_root=self.places.first_root(job, checkout),
             allowed=(str(folder), str(cache_folder()), *(str(file.parent) for file in stops if file is not None)),
         )
         plan_file = self._scratch.path / f"{folder.name}.plan"

@@ -80,13 +80,26 @@ class Places:
 
     def borrowed(self, job: Job, commit: str, changes: Changes | None = None) -> str | None:
         """The path below the root of the target's file, if a commit lacks it and so runs the working tree's."""
-        file, changes = self.file(job), changes or {}
-        if file is None or not self.is_inside(file):
+        spots, changes = self.spots(job), changes or {}
+        if not spots or set(spots) & set(self.pinned(job)):
             return None
-        place = os.path.relpath(file, self.repository.root)
-        raw = os.fsencode(place)
-        held = changes[raw] if raw in changes else any(e.path == raw for e in self.repository.entries(commit))
-        return None if held or place in self.pinned(job) else place
+        held = {entry.path for entry in self.repository.entries(commit)}
+        raws = map(os.fsencode, spots)
+        return None if any(changes.get(raw, raw in held) for raw in raws) else spots[-1]
+
+    def spots(self, job: Job) -> list[str]:
+        """Where below the root a commit may have the target's file: as it is named, and where the working tree's link
+        of that name leads. Empty for a file outside, or that the working tree lacks.
+        """
+        file, target = self.file(job), self.target(job)
+        if file is None or not self.is_inside(file):
+            return []
+        found = [file]
+        if target.file is not None:
+            named = Path(job.cwd, target.text.removesuffix(f":{target.function}"))
+            found = [named.parent.resolve() / named.name, file]
+        places = (os.path.relpath(each, self.repository.root) for each in found)
+        return list(dict.fromkeys(place for place in places if not place.startswith("..")))
 
     def pinned(self, job: Job) -> list[str]:
         """The paths below the root that are laid over every commit."""
@@ -129,22 +142,28 @@ class Places:
         target = self.target(job)
         if target.file is None or not self.is_inside(target.file):
             return job.target if target.file is None else _named(target, str(target.file))
-        place = checkout.path / os.path.relpath(target.file, self.repository.root)
-        return _named(target, os.path.relpath(place, cwd))
+        return _named(target, os.path.relpath(self._in_tree(job, target.file, checkout), cwd))
 
-    def first_root(self, job: Job) -> str:
+    def _in_tree(self, job: Job, file: Path, checkout: Checkout) -> Path:
+        """The target's file in a commit's tree."""
+        spots = [*self.spots(job), os.path.relpath(file, self.repository.root)]
+        return checkout.path / next((spot for spot in spots if os.path.lexists(checkout.path / spot)), spots[-1])
+
+    def first_root(self, job: Job, checkout: Checkout) -> str:
         """The folder below the root that stands first in ``sys.path``; empty for the root, or for a place outside."""
-        target = self.target(job)
-        first = Path(job.cwd) if target.file is None else target.file.parent
-        place = os.path.relpath(first, self.repository.root) if self.is_inside(first) else "."
-        return "" if place == "." else place
+        file, root = self.target(job).file, self.repository.root.resolve()
+        if file is None:
+            first = Path(job.cwd).resolve()
+        elif self.is_inside(file):
+            first, root = self._in_tree(job, file, checkout).resolve().parent, checkout.path.resolve()
+        else:
+            return ""
+        place = os.path.relpath(first, root)
+        return "" if place == "." or place.startswith("..") else place
 
     def paths(self, job: Job) -> list[str]:
         """The tracked paths that matter: the configured ones and the target's own file; empty means all."""
-        file = self.file(job)
-        if not self.config.paths or file is None or not self.is_inside(file):
-            return list(self.config.paths)
-        return [*self.config.paths, os.path.relpath(file, self.repository.root)]
+        return [*self.config.paths, *self.spots(job)] if self.config.paths else []
 
     def outside(self, job: Job) -> str:
         """The content of a target file that no commit holds."""

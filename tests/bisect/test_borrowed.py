@@ -74,12 +74,36 @@ def test_a_good_end_that_only_borrows_another_recipe_proves_nothing(repo: GitRep
     target = {"target": "train.py:train"}
     equal = search(repo.dir, good, bad, **target)
     assert equal["verdict"] == "nothing"
-    assert f"train.py is not in {good[:12]}" in equal["notes"][-1]
+    assert "good end: train.py is not in this commit; the working tree's was laid over." in equal["notes"]
     repo.put("train.py", RECIPE.replace("lr=0.1", "lr=0.3"))
     with pytest.raises(UntestableError, match=r"--pin train\.py") as caught:
         search(repo.dir, good, bad, **target)
     assert caught.value.slug == "untestable-good"
     assert search(repo.dir, moved, bad, **target)["first_bad"] == bad
+
+
+def test_a_recipe_that_is_a_link_to_another_one_is_followed_in_each_commit(repo: GitRepo) -> None:
+    """What counts is where a commit's own link leads. A link that no commit has is where it leads."""
+    repo.put("recipes/fast.py", FASTER)
+    repo.git("mv", "recipe.py", "recipes/slow.py")
+    link = repo.dir / "recipe.py"
+    link.symlink_to("recipes/slow.py")
+    good = repo.commit("recipe: slow")
+    link.unlink()
+    link.symlink_to("recipes/fast.py")
+    bad = repo.commit("recipe: fast")
+    assert search(repo.dir, good, bad)["first_bad"] == bad
+    (repo.dir / "own.py").symlink_to("recipes/fast.py")
+    changed = repo.git("commit-tree", "-p", bad, "-m", "changed", _tree_with(repo, CHANGED))
+    assert search(repo.dir, good, changed, target="own.py:train")["first_bad"] == changed
+
+
+def _tree_with(repo: GitRepo, net: str) -> str:
+    """The tree of HEAD with another ``net.py``; the working tree stays."""
+    blob = repo.git("hash-object", "-w", "--stdin", stdin=net.encode())
+    lines = repo.git("ls-tree", "HEAD").splitlines()
+    listed = [line for line in lines if not line.endswith("\tnet.py")]
+    return repo.git("mktree", stdin="\n".join([*listed, f"100644 blob {blob}\tnet.py"]).encode())
 
 
 @pytest.mark.parametrize("kind", ["submodule", "pointer"])
