@@ -203,6 +203,12 @@ def _measured_now(project: Project, job: Job, kept: Run) -> Run:
     return replace(now, cached=is_same)
 
 
+def _from_here(path: Path) -> str:
+    """A path as the user would name it: relative to the working folder if it lies below."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def _against_golden(project: Project, job: Job, golden: Golden, candidate: Run) -> dict[str, Any]:
     """The verdict object about a run, against a golden.
 
@@ -213,8 +219,9 @@ def _against_golden(project: Project, job: Job, golden: Golden, candidate: Run) 
     if document is None or document["verdict"] == "diverged":
         document, again = _told_apart(project, job, golden, candidate, document)
     manifest, latest = golden.trace.manifest, golden.latest
-    trace = str(golden.path) if again is None else run_path(again)
-    facts = {"kind": "golden", "commit": latest.commit, "environment": golden.key, "path": str(golden.path),
+    path = _from_here(golden.path)
+    trace = path if again is None else run_path(again)
+    facts = {"kind": "golden", "commit": latest.commit, "environment": golden.key, "path": path,
              "who": latest.who, "when": latest.when, "why": latest.why, "trace": trace}  # fmt: skip
     document["reference"] = {**document["reference"], **facts}
     if manifest["argv"] != list(job.argv):

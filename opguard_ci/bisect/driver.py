@@ -253,6 +253,14 @@ class _Bisection:
 
     # The answer
 
+    def _what_else(self) -> str:
+        """What may be said and done about a change that was taken back between equal ends."""
+        if len(self._graph.parents) == 1:
+            return ", and there is no commit between them."
+        if self._options.mode == "exhaustive":
+            return ", and so does every commit between them that could be tested."
+        return "; --exhaustive looks for a change that was taken back."
+
     def _document(self, state: State, outcome: Outcome, pool: ThreadPoolExecutor | None = None) -> dict[str, Any]:
         explained: dict[str, Any] = {}
         if pool is not None and outcome.first_bad is not None and outcome.parents:
@@ -273,8 +281,8 @@ class _Bisection:
             ]  # fmt: skip
         if outcome.is_evil_merge:
             self._notes.append("The commit is a merge whose parents are both good: the change was made in merging.")
-        if outcome.reason == "equal-ends":
-            self._notes.append("Both ends compute the same; --exhaustive looks for a change that was taken back.")
+        if outcome.reason == "equal-ends" and self._good != self._bad:
+            self._notes.append("Both ends compute the same" + self._what_else())
             self._notes += self._said_of_ends()
         if outcome.inherited:
             named = ", ".join(commit[:12] for commit in outcome.inherited)

@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", metavar="FILE", help="write a JUnit report")
     add_html_option(parser)
     parser.add_argument("--github", action="store_true", help="write annotations and the job summary of GitHub Actions")
-    parser.add_argument("--keep", metavar="DIR", help="leave the traces of what failed in DIR")
+    parser.add_argument(
+        "--keep", metavar="DIR", help="leave the traces of what failed in DIR (not of a golden, which is one)"
+    )
     parser.add_argument("--repro", metavar="DIR", help="leave scripts in DIR that repeat the operators that diverged")
     parser.add_argument("--in-process", action="store_true", help="run the one TARGET in this process, for a debugger")
     parser.add_argument(
@@ -141,7 +143,10 @@ def _checked(project: Project, job: Job, args: argparse.Namespace) -> dict[str, 
         if document["verdict"] == "diverged":
             _lead_on(project, job, document, args)
         elif document["verdict"] == "no-reference":
-            document["command"] = f"opguard bless {_target_words(job)} --reason TEXT"
+            elsewhere = "" if args.golden is None else f"--golden {shlex.quote(args.golden)} "
+            document["command"] = f"opguard bless {elsewhere}{_target_words(job)} --reason TEXT"
+            if args.golden is not None and not Path(args.golden).is_dir():
+                document["notes"].append(f"{args.golden}, which --golden names, is no folder.")
         if args.pdb:
             stop_checked(project.commits, job, document)
         return document

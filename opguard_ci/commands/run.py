@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +13,7 @@ from opguard_ci.commands.options import add_run_options, run_request
 from opguard_ci.errors import UsageError
 from opguard_ci.levels import BLIND_SPOTS
 from opguard_ci.report.text import render
+from opguard_ci.trace.files import MANIFEST
 
 if TYPE_CHECKING:
     from opguard_ci.trace.reader import Trace
@@ -34,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Run the target, and report findings, coverage and how it ended."""
+    if _holds_nothing(Path(args.output)):
+        _remove_beginning(Path(args.output), is_new=False)
     refuse_used_folder(args.output)
     from opguard_ci.worker import client
 
@@ -115,6 +120,16 @@ def refuse_used_folder(folder: str) -> None:
             raise UsageError("output-exists", f"{folder} exists and is not empty; name a new folder for the trace")
     elif path.exists() or path.is_symlink():
         raise UsageError("output-exists", f"{folder} exists and is no folder; name a new folder for the trace")
+
+
+def _holds_nothing(folder: Path) -> bool:
+    """Whether a folder has the trace of a run that failed before it recorded anything, as at an import, and no more."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        begun = manifest["complete"] or manifest["steps"] or manifest["coverage"]["operators"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return not begun and all(re.fullmatch(r"manifest\.json|events-\d+\.arrows", file.name) for file in folder.iterdir())
 
 
 def _remove_beginning(folder: Path, is_new: bool) -> None:

@@ -11,7 +11,7 @@ from typing import cast
 
 from opguard_ci.worker import client
 from opguard_ci.worker.request import Profile, RunRequest, RunResult
-from opguard_ci.worker.servers import Server
+from opguard_ci.worker.servers import IDLE, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ def run_once(
         switches=variant.switches,
         keep=None if keep is None else str(keep),
     )
-    with _variables(variant.variables):
+    unusual = bool(variant.variables) or variant.hash_seed is not None
+    with _variables({**variant.variables, **({IDLE: "0"} if unusual else {})}):  # nobody will ask for that server again
         server = Server.connect(profile, instance=number % 2, hash_seed=variant.hash_seed)
         if variant is AS_IT_IS and keep is None:
             return client.run(asked, server=server)

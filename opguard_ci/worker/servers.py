@@ -32,6 +32,7 @@ from opguard_ci.worker.server import Config
 
 _START_TIMEOUT: Final = 300.0
 _ANSWER_TIMEOUT: Final = 10.0
+IDLE: Final = "OPGUARD_SERVER_IDLE"
 _DEFAULT_IDLE: Final = 300.0
 
 # The folder of this package is on the path only while the package is found, so that nothing beside it can shadow a
@@ -49,7 +50,7 @@ main(arguments)
 
 def idle_seconds() -> float:
     """``OPGUARD_SERVER_IDLE``: how long a server outlives its last run; 0: not beyond the process that started it."""
-    text = os.environ.get("OPGUARD_SERVER_IDLE", "")
+    text = os.environ.get(IDLE, "")
     if not text:
         return _DEFAULT_IDLE
     try:

@@ -139,6 +139,12 @@ def test_equal_ends_find_nothing_and_name_the_next_thing_to_try(repo: GitRepo) -
     assert any("--exhaustive" in note for note in found["notes"])
     every = search(repo.dir, good, back, replace(FIRST, mode="exhaustive"))
     assert [change["commit"] for change in every["transitions"]] == [away, back]
+    beside = repo.commit("beside", readme="words")
+    (note,) = search(repo.dir, back, beside)["notes"]
+    assert note == "Both ends compute the same, and there is no commit between them."
+    further = repo.commit("further", readme="more words")
+    (note,) = search(repo.dir, back, further, replace(FIRST, mode="exhaustive"))["notes"]
+    assert note == "Both ends compute the same, and so does every commit between them that could be tested."
 
 
 def test_a_third_class_is_not_good(repo: GitRepo) -> None:

@@ -70,11 +70,15 @@ def test_a_golden_decides_where_no_commit_is_given(repo: Guarded) -> None:
     (result,) = document["results"]
     assert (code, document["verdict"]) == (3, "no-reference")
     assert result["command"] == "opguard bless recipe.py:train --reason TEXT"
+    elsewhere = opguard_json("check", "--golden", "no where", cwd=repo.dir)[1]["results"][0]
+    assert elsewhere["command"] == "opguard bless --golden 'no where' recipe.py:train --reason TEXT"
+    assert "no where, which --golden names, is no folder." in elsewhere["notes"]
     assert opguard_json("check", "--missing", "skip", cwd=repo.dir)[0] == 0
     done = opguard("bless", "--reason", "as it should be", cwd=repo.dir)
     assert (done.returncode, done.stderr) == (0, "")
     code, document = opguard_json("check", cwd=repo.dir)
     assert (code, document["verdict"], document["results"][0]["reference"]["kind"]) == (0, "identical", "golden")
+    assert document["results"][0]["reference"]["path"].startswith("golden/recipe.py_train-")
     code, document = opguard_json("check", "--golden", "elsewhere", cwd=repo.dir)
     assert (code, document["verdict"]) == (3, "no-reference")
 

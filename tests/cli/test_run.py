@@ -159,6 +159,19 @@ def test_syntax_error_in_the_target(project: Path) -> None:
     assert "SyntaxError" in done.stdout and 'broken.py", line 1' in done.stdout
 
 
+def test_a_run_that_recorded_nothing_is_in_nobodys_way(project: Path) -> None:
+    """Mended, the target can be run into the same folder; a trace with something in it, or a file beside it, stays."""
+    words = ("run", "importing.py:train", "-o", "a")
+    (project / "importing.py").write_text("import not_there\n")
+    assert opguard_json(*words, cwd=project)[0] == 4
+    (project / "importing.py").write_text("from training import train\n")
+    (project / "a" / "mine").touch()
+    assert opguard_json(*words, cwd=project)[1]["error"]["slug"] == "output-exists"
+    (project / "a" / "mine").unlink()
+    assert opguard_json(*words, cwd=project)[0] == 0
+    assert opguard_json(*words, cwd=project)[1]["error"]["slug"] == "output-exists"
+
+
 def test_crash(project: Path) -> None:
     """A run that a signal ends says which one."""
     code, document = opguard_json("run", "training.py:crashes", "-o", "a", cwd=project)

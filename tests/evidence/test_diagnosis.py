@@ -12,6 +12,7 @@ from opguard_ci.evidence import diagnosis
 from opguard_ci.evidence.diagnosis import VARIANTS, diagnose, luck, num_again
 from opguard_ci.evidence.repeats import Variant
 from opguard_ci.worker.request import RunRequest
+from opguard_ci.worker.servers import list_servers
 
 SEEN = st.integers(1, 30).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n)))
 
@@ -44,12 +45,13 @@ def broken():
 def test_each_switch_is_tried_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What cures it, what does not, and what cannot be tried."""
     (tmp_path / "target.py").write_text(TARGET)
-    variants = (Variant("nothing"), Variant("seeds", switches=("seeds",)))
+    variants = (Variant("variable", {"OPGUARD_TRIED": "1"}), Variant("seeds", switches=("seeds",)))
     monkeypatch.setattr(diagnosis, "VARIANTS", variants)
     request = RunRequest("target.py:train", str(tmp_path), "", profile="observe")
     tried: list[str] = []
     nothing, seeds = diagnose(request, (1, 1), tmp_path / "a", tried.append)
-    assert tried == ["nothing", "seeds"]
+    assert tried == ["variable", "seeds"]
+    assert len([each for each in list_servers() if each["idle"]]) == 2  # nobody would ask for those of a variable again
     assert (nothing["outcome"], nothing["runs"], nothing["detail"]) == ("unstable", 2, "aten.rand.default random")
     assert (seeds["outcome"], seeds["runs"]) == ("cured", num_again(1, 1) + 1)
     assert seeds["luck"] == pytest.approx(luck(1, 1, num_again(1, 1)))
