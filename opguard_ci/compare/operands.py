@@ -162,9 +162,10 @@ def _other_order(pairs: Pairs, mine: tuple[Event, Event | None], others: tuple[E
         calls = [like] if like is not None else _spare(pairs, theirs)
         if calls and _is_as_often(pairs, theirs) and all(call.index > event.index for call in calls):
             return f"read before {theirs.op}, not after it"
-    like = None if made is None else pairs.like(made)
-    if made is not None and like is not None and like.index > other.index and _is_as_often(pairs, like):
-        return f"read after {made.op}, not before it"
+    if made is not None and _is_in_place(made):
+        like = pairs.like(made)
+        if like is not None and like.index > other.index and _is_as_often(pairs, like):
+            return f"read after {made.op}, not before it"
     return ""
 
 
@@ -295,4 +296,8 @@ def _is_inserted_copy(pairs: Pairs, event: Event) -> bool:
 
 
 def _is_copy_into(event: Event) -> bool:
-    return event.kind == "copy" and any(write.slot < 0 for write in written(event))
+    return event.kind == "copy" and _is_in_place(event)
+
+
+def _is_in_place(event: Event) -> bool:
+    return any(write.slot < 0 for write in written(event))

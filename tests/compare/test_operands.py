@@ -42,3 +42,10 @@ def test_memory_from_outside_that_is_first_seen_in_backward_may_have_been_refill
     assert _one_of(copied, run(10, 11, 31)) == ("data", "candidate", both)
     assert _one_of(run(10, 11, 31), copied)[::2] == ("data", both)
     assert _one_of(run(10, 10, 30), [*run(12, 12, 31)])[::2] == ("data", [])
+
+
+def test_results_that_exist_in_both_and_were_exchanged_are_no_other_order() -> None:
+    """Both runs make both, and a reader takes the one for the other."""
+    made = [op("f", [10], [20]), op("f", [11], [21])]
+    reference, candidate = [*made, op("g", [20], [30]), loss(30)], [*made[::-1], op("g", [21], [31]), loss(31)]
+    assert _said(reference, candidate)[::2] == ("inputs", "t0 float32[8,8] is another value")
