@@ -10,14 +10,14 @@ from hypothesis import given, settings
 
 from opguard_ci.compare.align import place
 from opguard_ci.compare.hashes import Hasher, Words
-from opguard_ci.compare.values import base_name, call_key, full_key, result
+from opguard_ci.compare.values import base_name, call_key, full_key, read_values, result
 from opguard_ci.trace.arrays import StepArrays
 from opguard_ci.trace.model import Event, StepTable
 from tests.strategies import step_tables
 
 
 def _value(event: Event) -> Any:
-    return (event.op, event.args, *((r.value, r.spec) for r in event.reads if event.kind == "contract"))
+    return (event.op, event.args, read_values(event), *(r.spec for r in event.reads))
 
 
 @pytest.mark.parametrize(
