@@ -11,13 +11,13 @@ from opguard_ci.report.allowances import not_judged, within_tolerance
 from opguard_ci.report.attribution import attribution_lines
 from opguard_ci.report.clean import clean, clean_lines
 from opguard_ci.report.coverage import coverage_line
-from opguard_ci.report.divergence import divergence_block, divergence_line, place, step_name
-from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, table, title
+from opguard_ci.report.divergence import divergence_block, place, step_name
+from opguard_ci.report.layout import Line, count, field, items, join_words, paragraph, title
+from opguard_ci.report.passing import passing_lines
 from opguard_ci.report.repeats import diagnosis_lines, hardware_headline, hardware_lines
 from opguard_ci.report.words import VERDICTS
 
 MAX_BLOCKS: Final = 5
-MAX_TRANSIENTS: Final = 5
 MAX_NAMES: Final = 8
 
 _STYLES: Final = {
@@ -44,7 +44,7 @@ def render(document: Mapping[str, Any]) -> tuple[Line, ...]:
     findings = document.get("findings", ())
     lines += _more(findings, f"Findings of the single run ({len(findings)})")
     lines += _contract(document.get("contract", ()))
-    lines += _transient(document.get("transient", ()))
+    lines += passing_lines(document.get("transient", ()))
     lines += _facts(document)
     if notes := document.get("notes"):
         lines += title("Notes")
@@ -143,16 +143,6 @@ def _contract(contract: Sequence[Mapping[str, Any]]) -> list[Line]:
     lines += paragraph(f"first different in {step_name(step)}: {shown}{more}")
     if later:
         lines += paragraph(f"later also {count(later, 'other value')}")
-    return lines
-
-
-def _transient(transient: Sequence[Mapping[str, Any]]) -> list[Line]:
-    if not transient:
-        return []
-    lines = title(f"Differed in passing ({len(transient)})")
-    lines += table([divergence_line(item) for item in transient[:MAX_TRANSIENTS]], indent=2)
-    if len(transient) > MAX_TRANSIENTS:
-        lines += paragraph(f"and {len(transient) - MAX_TRANSIENTS} more")
     return lines
 
 
