@@ -75,8 +75,7 @@ def compare_runs(reference: Run, candidate: Run) -> dict[str, Any]:
     if not reference.testable and not (_has_trace(candidate) and _differ_before_the_end(trace, candidate)):
         return untestable("reference", reference)
     document = compare_with(trace, candidate)
-    notes = [f"reference: {note}" for note in reference.result.outcome.get("notes", ())]
-    document["notes"] += [note for note in notes if note not in document["notes"]]
+    _add_notes(document, "reference", reference)
     return document
 
 
@@ -87,9 +86,16 @@ def compare_with(reference: Trace, candidate: Run) -> dict[str, Any]:
     if not candidate.testable and not _differ_before_the_end(reference, candidate):
         return untestable("candidate", candidate)
     document = compare_traces(reference, read_trace(candidate.trace)).to_json()
-    notes = [f"candidate: {note}" for note in candidate.result.outcome.get("notes", ())]
-    document["notes"] += [note for note in notes if note not in document["notes"]]
+    _add_notes(document, "candidate", candidate)
     return document
+
+
+def _add_notes(document: dict[str, Any], side: str, run: Run) -> None:
+    """Add what a run said about itself, unless its trace says so too."""
+    said = set(document["notes"])
+    document["notes"] += [
+        f"{side}: {note}" for note in run.result.outcome.get("notes", ()) if not said & {note, f"{side}: {note}"}
+    ]
 
 
 def at_level_of(job: Job, reference: Trace) -> Job:

@@ -72,8 +72,10 @@ class Manifests:
         limit = _limit(self.left, self.right)
         if any(entry["step"] >= limit for manifest in (self.left, self.right) for entry in manifest["steps"]):
             notes.append(f"One side was asked for its first {int(limit)} steps only: the others were not compared.")
-        for side, manifest in (("reference", self.left), ("candidate", self.right)):
-            notes += [f"{side}: {note}" for note in manifest.get("notes", ())]
+        mine, others = (manifest.get("notes", ()) for manifest in (self.left, self.right))
+        notes += [note for note in mine if note in others]
+        notes += [f"reference: {note}" for note in mine if note not in others]
+        notes += [f"candidate: {note}" for note in others if note not in mine]
         return notes
 
     def doubt(self) -> str:

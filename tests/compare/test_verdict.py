@@ -142,6 +142,13 @@ def test_other_targets_are_no_obstacle() -> None:
     assert any("target" in note for note in found.notes)
 
 
+def test_what_both_sides_note_is_said_once() -> None:
+    """What one of them notes is said of that side."""
+    sides = [trace([loss(1)], notes=["of both", own]) for own in ("of one", "of the other")]
+    notes = ["of both", "reference: of one", "candidate: of the other"]
+    assert compare_traces(*sides).notes == notes
+
+
 def test_contract_level_names_value_and_last_writer() -> None:
     """Without operators, the contract value that differs stands for them."""
     events = [[loss(30)], [loss(31)]]
