@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 from opguard_ci.bisect.classes import Classes
 from opguard_ci.bisect.driver import Progress
@@ -13,6 +13,8 @@ from opguard_ci.guard import Project
 from opguard_ci.worker.commits import Commits, Run
 from opguard_ci.worker.history import commits_between, describe
 from opguard_ci.worker.places import Job
+
+_MAX_NAMED: Final = 5
 
 
 def history(project: Project, job: Job, first: str, last: str, jobs: int, progress: Progress) -> dict[str, Any]:
@@ -59,5 +61,19 @@ def history(project: Project, job: Job, first: str, last: str, jobs: int, progre
         "commits": rows,
         "runs": sum(not run.cached for run in runs),
         "cached": sum(run.cached for run in runs),
-        "notes": [],
+        "notes": _notes(runs),
     }
+
+
+def _notes(runs: list[Run]) -> list[str]:
+    """What was noted of runs, each with the commits of which it was."""
+    commits: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.result.outcome.get("notes", ()):
+            commits.setdefault(note, []).append(str(run.commit)[:12])
+    return [note if len(found) == len(runs) else f"{_named(found)}: {note}" for note, found in commits.items()]
+
+
+def _named(commits: list[str]) -> str:
+    more = len(commits) - _MAX_NAMED
+    return ", ".join(commits[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

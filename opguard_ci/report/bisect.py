@@ -66,6 +66,7 @@ def render_history(document: Mapping[str, Any]) -> tuple[Line, ...]:
         rows.append([row["class"] or "-", _short(row["commit"]), shorten(what, 100)])
     lines += table(rows, indent=2, head=True)
     lines += field("runs", f"{count(document['runs'], 'run')} made, {document['cached']} known from before")
+    lines += items([clean(note) for note in document.get("notes") or ()])
     return tuple(lines)
 
 

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from opguard_ci.bisect.driver import replay
+from opguard_ci.bisect.history import history
 from opguard_ci.errors import UntestableError
 from opguard_ci.guard import Project
+from opguard_ci.report.bisect import render_history
+from opguard_ci.worker.places import Job
 from tests.gitrepo import GitRepo
 
-from .test_driver import CHANGED, RECIPE, STEADY, search
+from .test_driver import CHANGED, RECIPE, STEADY, quietly, search
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -47,6 +50,18 @@ def test_a_commit_that_drops_the_recipe_is_not_blamed_for_another_that_came_back
     assert found["skipped"][0]["reason"].startswith("target-borrowed: recipe.py")
     with Project(repo.dir) as project:
         assert replay(project, Path(found["journal"]))["candidates"] == found["candidates"]
+
+
+def test_a_history_says_which_commits_borrow_the_recipe(repo: GitRepo) -> None:
+    """Their letters may be the working tree's recipe's."""
+    good = repo.git("rev-parse", "HEAD")
+    dropped = _without_recipe(repo)
+    last = repo.commit("recipe again", recipe=FASTER)
+    with Project(repo.dir) as project:
+        found = history(project, Job("recipe.py:train", str(repo.dir)), good, last, 1, quietly)
+    assert [row["class"] for row in found["commits"]] == ["A", "B", "B"]
+    assert found["notes"] == [f"{dropped[:12]}: recipe.py is not in this commit; the working tree's was laid over."]
+    assert any("laid over" in line.text for line in render_history(found))
 
 
 def test_code_that_changes_while_the_recipe_is_gone_is_found(repo: GitRepo) -> None:
