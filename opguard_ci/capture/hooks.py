@@ -14,9 +14,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
@@ -29,6 +30,7 @@ from .session import Session
 from .steps import Steps
 from .uncompiled import keep_dynamo_out
 
+_ANY_HOOK: Final = "_has_any_global_hook"
 _running: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -90,14 +92,30 @@ def _listen_to_modules(stack: ExitStack, session: Session, steps: Steps) -> None
         if not torch.compiler.is_compiling():
             modules.leave(module)
 
-    stack.callback(register_module_forward_pre_hook(enter).remove)
-    stack.callback(register_module_forward_hook(leave, always_call=True).remove)
+    hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    for hook in hooks:
+        stack.callback(hook.remove)
+    if hasattr(torch_module, _ANY_HOOK):
+        _patch(
+            stack, torch_module, _ANY_HOOK, lambda _: functools.partial(_has_other_hooks, {hook.id for hook in hooks})
+        )
+
+
+def _has_other_hooks(ours: set[int]) -> bool:
+    """What compiled modules ask before they warn of global hooks: whether the program has any."""
+    return any(
+        held.keys() - ours
+        for name, held in vars(torch_module).items()
+        if name.startswith("_global_") and "_hooks" in name and isinstance(held, dict)
+    )
 
 
 def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> None:
     lane = session.lane
 
     def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break()  # else dynamo warns of what it cannot trace
         frame = sys._getframe(1)
         lane.optimizing = (*lane.optimizing, (id(frame), frame.f_code))
         steps.before_optimizer(optimizer)

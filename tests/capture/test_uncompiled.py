@@ -35,6 +35,29 @@ def main():
     for _ in range(2):
         print(train(torch.randn(3, 4)).item(), model.weight.sum().item(), ours)
 """
+WARNED = """
+import warnings
+import torch
+from torch import nn
+
+
+def main():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = torch.compile(optimizer.step, backend="eager")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            compiled(torch.randn(3, 4)).sum().backward()
+            step()
+            print(model.weight.sum().item())
+        print(*(str(each.message).partition(".")[0] for each in found), sep=chr(10))
+        nn.modules.module.register_module_forward_hook(lambda *_: None)
+        compiled(torch.randn(3, 4))
+        print(any("global hooks" in str(each.message) for each in found))
+"""
 SOURCE = """
 import functools
 
@@ -62,6 +85,14 @@ def test_a_step_that_ends_within_compiled_code(programs: Programs, python_progra
         assert ran.stdout == bare.stdout
         assert [line[-2:] for line in ran.stdout.splitlines()] == ["[]", "[]"]
         assert ran.contract("parameter", step=1)
+
+
+def test_nobody_is_warned_of_our_hooks(programs: Programs):
+    """Compiled modules and optimizers warn as in a bare run; of the program's own global hooks, for instance."""
+    bare, ran = programs.run(WARNED, bare=True), programs.run(WARNED)
+    assert ran.ok, ran.answer
+    assert ran.stdout == bare.stdout
+    assert ran.stdout.endswith("True\n")
 
 
 def test_all_code_of_a_module_is_found():
