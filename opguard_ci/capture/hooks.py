@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 import torch
+from torch._C._autograd import SavedTensor
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -52,6 +53,7 @@ def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[No
         _listen_to_modules(stack, session, steps)
         _listen_to_optimizers(stack, session, steps)
         _patch(stack, torch.autograd, "backward", functools.partial(_backward, session, steps))
+        _patch(stack, SavedTensor, "register_hooks", functools.partial(_register_hooks, session))
         _patch(stack, _BaseDataLoaderIter, "__next__", functools.partial(_next_batch, session))
         _patch(stack, torch.amp.GradScaler, "_maybe_opt_step", functools.partial(_scaler_step, steps))
         if operators:
@@ -172,14 +174,21 @@ def _backward(session: Session, steps: Steps, original: Callable[..., None]) -> 
         )
         try:
             original(tensors, *args, **kwargs)
-        except BaseException:
-            with session.lock:
-                session.settle()  # at the end of one that succeeds nothing is being read any more
-            raise
         finally:
             session.create_graph = outer
 
     return backward
+
+
+def _register_hooks(session: Session, original: Callable[..., None]) -> Callable[..., None]:
+    """Where what a node saved is unpacked by a hook, the program runs in the middle of a backward pass."""
+
+    def register_hooks(saved: Any, *hooks: Any, **named: Any) -> None:
+        if session.core is not None:
+            session.core.saves_by_hooks()
+        original(saved, *hooks, **named)
+
+    return register_hooks
 
 
 def _next_batch(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:

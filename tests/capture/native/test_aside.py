@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from opguard_ci.capture.hooks import listening
 from opguard_ci.capture.session import Session
@@ -176,6 +179,28 @@ def with_saved_tensors() -> None:
     y.backward()
 
 
+def with_hooks_of_a_node() -> None:
+    x = torch.ones(MANY, requires_grad=True)
+    y = x.sin()
+    y.grad_fn._raw_saved_self.register_hooks(lambda held: held, lambda held: held)  # type: ignore[union-attr]
+    y.exp().sum().backward()
+
+
+class Zeros(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and not made.requires_grad:
+            made.numpy().fill(0)
+        return made
+
+
+def with_a_mode() -> None:
+    x = torch.ones(MANY, requires_grad=True)
+    y = x.sin().exp()
+    with Zeros():
+        y.backward(torch.ones(MANY))
+
+
 def with_another_thread() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
@@ -205,6 +230,8 @@ def without_a_backward_pass() -> None:
         with_hook,
         with_hook_behind_a_leaf,
         with_saved_tensors,
+        with_hooks_of_a_node,
+        with_a_mode,
         with_another_thread,
         with_graph_of_gradients,
         without_a_backward_pass,
@@ -214,6 +241,15 @@ def without_a_backward_pass() -> None:
 def test_not_where_python_may_run(aside: Aside, program: Callable[[], None]):
     """Whoever may run between operators may write unseen."""
     aside.events(lambda mark: program(), 1)
+    assert aside.num_read == 0
+
+
+def test_not_in_graphs_from_before(aside: Aside):
+    """Hooks may unpack what those saved."""
+    x = torch.ones(MANY, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda held: held, lambda held: held):
+        y = x.sin()
+    aside.events(lambda mark: y.exp().sum().backward(), 1)
     assert aside.num_read == 0
 
 
@@ -238,6 +274,44 @@ def test_a_failing_backward_pass(aside: Aside):
         mark()
 
     aside.both(program)
+
+
+def test_failing_gradients(aside: Aside):
+    """No reading outlives ``torch.autograd.grad`` either: of weights, here, which are transposed for the product."""
+
+    def program(mark: Callable[[], None]) -> None:
+        weight, x = torch.ones(6000, 6000), torch.ones(1, 6000, requires_grad=True)
+        y = x.exp()
+        z = y @ weight
+        with torch.no_grad():
+            y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(z, x, torch.ones_like(z))
+        weight.numpy().fill(0)
+        mark()
+
+    aside.both(program)
+    assert aside.num_read
+
+
+def test_a_fork_finds_no_thread(aside: Aside):
+    """Python warns of forks of processes with threads."""
+
+    def is_there() -> bool:
+        return any(name.read_text() == "opguard-aside\n" for name in Path("/proc/self/task").glob("*/comm"))
+
+    aside.events(lambda mark: net()(torch.ones(8, 256)).sum().backward(), 1)
+    assert aside.num_read
+    assert is_there()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in range(1000):  # it may still be on its way out
+        if not is_there():
+            break
+        time.sleep(0.001)
+    assert not is_there()
 
 
 def test_a_fork(aside: Aside):

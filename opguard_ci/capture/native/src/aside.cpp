@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
 #include <thread>
@@ -57,8 +58,9 @@ Aside& Aside::here() {
   return *of_this_process;
 }
 
-Aside::Aside(uint64_t begun) : buffer_(Values::CHUNK), begun_(begun), done_(begun) {}
+Aside::Aside(uint64_t begun) : begun_(begun), done_(begun) {}
 
+// The lock is held.
 bool Aside::starts() {
   if (started_ || refused_) return started_;
   if (freeing == nullptr || !has_processors()) {
@@ -69,9 +71,10 @@ bool Aside::starts() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads of the program
   try {
+    buffer_.resize(Values::CHUNK);
     std::thread([this] { run(); }).detach();
     started_ = true;
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     refused_ = true;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -85,9 +88,14 @@ void Aside::run() {
     if (readings_.empty()) {
       const uint64_t done = done_.load(std::memory_order_relaxed);
       lock.unlock();
-      look_out([&] { return begun_.load(std::memory_order_relaxed) != done; });
+      look_out([&] { return begun_.load(std::memory_order_relaxed) != done || ends_; });
       lock.lock();
-      more_.wait(lock, [this] { return !readings_.empty(); });
+      more_.wait(lock, [this] { return !readings_.empty() || ends_; });
+    }
+    if (readings_.empty()) {
+      started_ = false;
+      done_one_.notify_all();
+      return;
     }
     const std::shared_ptr<Reading> reading = std::move(readings_.front());
     readings_.pop_front();
@@ -103,13 +111,13 @@ void Aside::run() {
 }
 
 std::shared_ptr<const Aside::Reading> Aside::begin(const at::Tensor& tensor, const char* first, uint64_t salt) {
-  if (!starts()) return nullptr;
   release();
   const size_t nbytes = tensor.nbytes();
   const auto reading = std::make_shared<Reading>(Reading{first, tensor.itemsize(), nbytes, tensor.is_contiguous(), {}, salt});
   if (!reading->is_contiguous) reading->layout = layout_of(tensor.sizes(), tensor.strides());
   {
     const std::lock_guard lock(mutex_);
+    if (!starts()) return nullptr;
     if (waiting_bytes_ && waiting_bytes_ + nbytes > MAX_WAITING) return nullptr;
     reading->number = begun_.load(std::memory_order_relaxed) + 1;
     if (!watch(tensor, reading->number)) return nullptr;
@@ -176,21 +184,47 @@ void Aside::free_when_read(void* context) {
   freeing(context);
 }
 
-// A child has the memory, but not the thread.
+// A child has the memory, but not the thread; which ends before, for Python warns of forks of processes with threads.
 void Aside::before_fork() {
   Aside& aside = *of_this_process;
-  aside.wait_for_all();
-  aside.mutex_.lock();
+  std::unique_lock lock(aside.mutex_);
+  aside.ends_ = true;
+  aside.more_.notify_one();
+  aside.done_one_.wait(lock, [&] { return !aside.started_; });
+  aside.ends_ = false;
+  lock.release();
 }
 
 void Aside::after_fork() { of_this_process->mutex_.unlock(); }
 
 void Aside::in_child() { of_this_process = new Aside(of_this_process->begun_.load()); }
 
-bool is_torch_alone() {
+namespace {
+
+// Whether torch runs the backward pass: no dispatch mode, no handler of a subclass, no hook or finalizer of the program's.
+bool is_called_by_engine() {
+  static PyObject* const engine = [] {
+    const auto graph = py::module_::import("torch.autograd.graph");
+    return py::object(graph.attr("_engine_run_backward").attr("__code__")).release().ptr();
+  }();
+  PyFrameObject* frame = PyEval_GetFrame();
+  if (frame == nullptr) return false;
+  const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  return code.ptr() == engine;
+}
+
+// Goes with a backward pass that fails.
+struct End {
+  ~End() { Aside::here().wait_for_all(); }
+};
+
+}  // namespace
+
+bool is_torch_alone(uint64_t first_node) {
   using namespace torch::autograd;
   thread_local int last = -1;
   thread_local bool found = false;
+  if (!is_called_by_engine()) return false;
   const int id = get_current_graph_task_id();
   if (id == last) return found;
   last = id;
@@ -202,7 +236,7 @@ bool is_torch_alone() {
   for (Node* node : *nodes) {
     const bool has_hooks = !node->pre_hooks().empty() || !node->post_hooks().empty() || !node->tensor_pre_hooks().empty() ||
         !node->retains_grad_hooks().empty() || node->tensor_post_acc_grad_hooks() != nullptr;
-    if (has_hooks) return false;
+    if (has_hooks || node->sequence_nr() < first_node) return false;
     auto known = kinds.find(typeid(*node));
     if (known == kinds.end()) {
       const std::string name = c10::demangle(typeid(*node).name());
@@ -212,7 +246,7 @@ bool is_torch_alone() {
     }
     if (!known->second) return false;
   }
-  Engine::get_default_engine().queue_callback([] { Aside::here().wait_for_all(); });
+  Engine::get_default_engine().queue_callback([end = std::make_shared<End>()] { Aside::here().wait_for_all(); });
   return found = true;
 }
 

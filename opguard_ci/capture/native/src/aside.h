@@ -66,12 +66,14 @@ class Aside {
   std::vector<char> buffer_;
   size_t waiting_bytes_ = 0;
   bool started_ = false, refused_ = false;
+  std::atomic<bool> ends_ = false;
   std::atomic<uint64_t> begun_, done_;
   std::unordered_map<void*, Watched> watched_;  // by the context of their memory
 };
 
 // Whether the backward pass that runs now runs nothing but torch's own nodes, without hooks, and no other Python thread is
 // there: until it ends, nobody can write memory but operators that a recorder sees. When it ends, all is read.
-bool is_torch_alone();
+// first_node: the number of the first node that is known not to unpack what it saved by a hook.
+bool is_torch_alone(uint64_t first_node);
 
 }  // namespace opguard

@@ -1087,7 +1087,7 @@ bool Call::may_be_read_aside(const std::vector<const at::Tensor*>& made) const {
   if (head_.phase != BACKWARD || (head_.flags & RECOMPUTED) || c10::GradMode::is_enabled() || core_.has_saving_hooks_) return false;
   const auto is_large = [](const at::Tensor* tensor) { return tensor->nbytes() >= Aside::min_bytes; };
   if (!std::any_of(made.begin(), made.end(), is_large)) return false;
-  return core_.assumes() && !core_.is_late() && is_torch_alone();
+  return core_.assumes() && !core_.is_late() && is_torch_alone(core_.first_node_);
 }
 
 void Call::look_at(const std::vector<const at::Tensor*>& made, const std::vector<int>& slots) {
@@ -1369,6 +1369,7 @@ void bind_recorder(py::module_& module) {
       .def("append_contract", &Core::append_contract)
       .def("lies", &Core::lies)
       .def("settle", &Core::settle)
+      .def("saves_by_hooks", &Core::saves_by_hooks)
       .def("enter", [](std::shared_ptr<Core> core, const py::object& mode) { enter(mode, std::move(core)); })
       .def("leave", [](const std::shared_ptr<Core>&, const py::object& mode) { leave(mode); })
       .def("end", &Core::end);

@@ -1,6 +1,7 @@
 // The recorder of ordinary calls: what recorder.py and call.py say, compiled.
 #pragma once
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -101,6 +102,8 @@ class Core : public std::enable_shared_from_this<Core> {
   py::object lies(const at::Tensor& tensor);
   // Have values in place of the names that stand for them while another thread reads. Before anybody else looks at links.
   void settle();
+  // Python may run where a backward pass unpacks what it saved.
+  void saves_by_hooks() { has_saving_hooks_ = true; }
   // Let go of the session.
   void end();
 
@@ -191,7 +194,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<Unsettled> unsettled_;
   std::unordered_map<uint64_t, uint64_t> settled_;  // by name: of this step
   const uint64_t first_name_ = std::random_device()();
-  bool has_saving_hooks_ = false;  // Python may run where a backward pass unpacks what it saved
+  bool has_saving_hooks_ = false;
+  const uint64_t first_node_ = at::sequence_number::peek();
   static constexpr size_t MAX_THREADS = 1024;
   std::unordered_map<uint64_t, std::unique_ptr<Thread>> threads_;
   size_t max_threads_ = MAX_THREADS;
