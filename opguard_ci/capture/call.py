@@ -224,14 +224,17 @@ class Call:
             if info.random or state != self._state:
                 self._draw = (session.generator_number(self._generator), self._state, state)
         self.lane = session.lane_number()
+        scratch = slots_of(info.scratch_outputs, result) if info.scratch_outputs else frozenset()
         with session.lock:
-            self._changes = self._look_at(made, slots)
+            self._changes = self._look_at(made, slots, scratch)
             self._suspects = self._look_again(tensors) if info.kind == _OP and tensors else []
             given.tensors = []
             self._conclude()
 
-    def _look_at(self, made: list[torch.Tensor], slots: list[int]) -> list[_Change]:
-        """What the call left in its outputs and in the arguments that it wrote."""
+    def _look_at(
+        self, made: list[torch.Tensor], slots: list[int], scratch: frozenset[int] = frozenset()
+    ) -> list[_Change]:
+        """What the call left in its outputs and in the arguments that it wrote. ``scratch``: slots without value."""
         looks, info = self._session.looks, self.info
         if info.resizes:
             return [self._resized(tensor, slot) for tensor, slot in zip(made, slots, strict=True)]
@@ -246,7 +249,7 @@ class Call:
         changes: list[_Change] = []
         for look, slot in zip(seen, slots, strict=True):
             change = LEFT
-            if slot in info.scratch_outputs:
+            if slot in scratch:
                 change = ALLOCATED
             elif info.kind == _REGION and slot >= 0 and look[2] is not None and self._was_given(look[2]):
                 change = SHOWN
@@ -387,6 +390,18 @@ class Call:
             a.dtype == b.dtype and a.shape == b.shape for a, b in zip(sources, results, strict=True)
         )
         return _COPY if same else _OP
+
+
+def slots_of(returns: frozenset[int], result: Any) -> frozenset[int]:
+    """The slots of the tensors that returns of these numbers hold; some may hold none, or many."""
+    slots: list[int] = []
+    outputs: list[torch.Tensor] = []
+    for number, one in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+        first = len(outputs)
+        collect(one, outputs)
+        if number in returns:
+            slots += range(first, len(outputs))
+    return frozenset(slots)
 
 
 def collect(result: Any, into: list[torch.Tensor]) -> None:

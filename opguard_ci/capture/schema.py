@@ -69,8 +69,16 @@ _SCRATCH: Final[dict[str, tuple[frozenset[str], frozenset[int]]]] = {
     "mkldnn_rnn_layer": (frozenset(), frozenset((3,))),
     "mkldnn_rnn_layer_backward": (frozenset(("workspace",)), frozenset()),
     "all_gather_copy_in": (frozenset(("all_gather_output",)), frozenset((1,))),  # filled for this rank only
+    "_cudnn_init_dropout_state": (frozenset(), frozenset((0,))),
+    "_cudnn_rnn": (frozenset(("dropout_state",)), frozenset((3,))),
+    "_cudnn_rnn_backward": (frozenset(("dropout_state", "reserve")), frozenset()),
+    "_ctc_loss": (frozenset(), frozenset((1,))),  # behind the end of the shorter targets
+    "_ctc_loss_backward": (frozenset(("log_alpha",)), frozenset()),
 }
-"""Arguments and outputs that are a library's own memory (oneDNN's, FSDP2's), in part never written: no value."""
+"""Arguments and outputs that are a library's own memory, in part never written: no value."""
+_DRAWN: Final = frozenset(("philox_seed", "philox_offset", "rng_state", "unused"))
+"""What fused attention hands to its backward to draw the same again, and never writes where nothing is dropped. What is
+drawn is told by the generator's state and by the result."""
 _HOST: Final = frozenset(("_local_scalar_dense", "equal", "is_nonzero", "allclose"))
 
 
@@ -92,6 +100,7 @@ class OpInfo:
     scratch: frozenset[str]
     """Names of the arguments without value."""
     scratch_outputs: frozenset[int]
+    """Numbers of the returns without value."""
     generators: frozenset[str]
     """Names of the arguments that are random generators."""
     random: bool
@@ -128,7 +137,7 @@ def describe(func: Any) -> OpInfo:
     if effects is not None:
         overwrites |= effects.filled
     is_random = torch.Tag.nondeterministic_seeded in func.tags
-    scratch, scratch_outputs = _SCRATCH.get(base, (frozenset[str](), frozenset[int]()))
+    scratch, scratch_outputs = _scratch(base, schema)
     builtin = namespace in ("aten", "prims", "prim", "profiler", "_c10d_functional", "c10d")
     return OpInfo(
         name=str(func),
@@ -151,6 +160,15 @@ def describe(func: Any) -> OpInfo:
         collective=effects is not None,
         crumb=_crumb(str(func)),
     )
+
+
+def _scratch(base: str, schema: Any) -> tuple[frozenset[str], frozenset[int]]:
+    if "attention" in base:
+        return (
+            frozenset(a.name for a in schema.arguments if a.name in _DRAWN),
+            frozenset(number for number, one in enumerate(schema.returns) if one.name in _DRAWN),
+        )
+    return _SCRATCH.get(base, (frozenset(), frozenset()))
 
 
 def opaque(name: str, kind: int, written: tuple[str, ...] = ()) -> OpInfo:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from opguard_ci.capture.schema import describe
 from opguard_ci.trace.model import HIDDEN, OUTSIDE, OVER, STRIDED, UNREAD, WEAK, Event
 
 from .running import Programs, Ran
@@ -302,6 +304,35 @@ def test_views_in_place_write_nothing(programs: Programs):
         "y = torch.ones(3)\ny.set_(x.untyped_storage(), 0, (6,), (1,))\ny + 2",
     )
     assert [event.reads[0].writers for event in ran.events("aten.add")] == [(one(ran, "aten.mul").index,)] * 2
+
+
+def test_what_attention_draws_from_has_no_value():
+    """Where nothing is dropped, seed and offset are memory that nobody wrote; the generator tells what was drawn."""
+    aten = torch.ops.aten
+    for op, returns in (
+        (aten._scaled_dot_product_flash_attention, {6, 7}),
+        (aten._scaled_dot_product_efficient_attention, {2, 3}),
+        (aten._scaled_dot_product_cudnn_attention, {6, 7}),
+        (aten._flash_attention_forward, {2, 3}),
+        (aten._scaled_dot_product_flash_attention_for_cpu, set()),
+    ):
+        assert describe(op.default).scratch_outputs == returns
+    backward = describe(aten._scaled_dot_product_efficient_attention_backward.default)
+    assert backward.scratch == {"philox_seed", "philox_offset"}
+
+
+def test_ctc_leaves_bytes_unwritten_behind_short_targets(programs: Programs):
+    """The second output, which backward reads, has no value; losses and gradients do."""
+    lines = (
+        "x = torch.randn(12, 2, 9).log_softmax(2).requires_grad_()",
+        "loss = nn.CTCLoss()(x, torch.full((2, 5), 3), torch.tensor([12, 10]), torch.tensor([5, 3]))",
+        "loss.backward()",
+    )
+    ran = run(programs, "\n".join(lines))
+    forward, backward = one(ran, "aten._ctc_loss"), one(ran, "aten._ctc_loss_backward")
+    assert [bool(write.value) for write in forward.writes] == [True, False]
+    assert [read.flags for read in backward.reads if not read.value] == [UNREAD]
+    assert ran.manifest["coverage"]["hashed"] == ran.manifest["coverage"]["operators"]
 
 
 def test_a_librarys_scratch_memory_has_no_value(programs: Programs):

@@ -1042,7 +1042,13 @@ py::object Call::python_generator() const {
 
 void Call::after(const torch::jit::Stack& stack, size_t num_returns) {
   std::vector<at::Tensor> outputs;
-  for (size_t i = stack.size() - num_returns; i < stack.size(); ++i) flatten(stack[i], outputs);
+  for (size_t i = 0; i < num_returns; ++i) {
+    const size_t first = outputs.size();
+    flatten(stack[stack.size() - num_returns + i], outputs);
+    const auto& scratch = info_.scratch_outputs;
+    if (std::find(scratch.begin(), scratch.end(), static_cast<int64_t>(i)) == scratch.end()) continue;
+    for (size_t slot = first; slot < outputs.size(); ++slot) scratch_slots_.push_back(static_cast<int>(slot));
+  }
   for (const auto& output : outputs)
     if (const auto kind = core_.kind_of(output); kind == Core::STRANGE || (kind == Core::DEVICE && !core_.is_late()))
       return hand_over(stack, num_returns);
@@ -1105,8 +1111,7 @@ void Call::look_at(const std::vector<const at::Tensor*>& made, const std::vector
       const at::Tensor* base = has_base ? &tensors_[0] : nullptr;
       changes_.push_back({core_.at(tensor, info_.name, false, core_.assumes(), aside, base, has_base ? &seen_[0] : nullptr), slots[i], SHOWN});
     } else {
-      const auto& scratch = info_.scratch_outputs;
-      const bool is_scratch = std::find(scratch.begin(), scratch.end(), slots[i]) != scratch.end();
+      const bool is_scratch = std::find(scratch_slots_.begin(), scratch_slots_.end(), slots[i]) != scratch_slots_.end();
       changes_.push_back({core_.at(tensor, info_.name, true, false, aside && !is_scratch), slots[i], is_scratch ? ALLOCATED : CHANGED});
     }
   }

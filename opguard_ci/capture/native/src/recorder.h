@@ -264,6 +264,7 @@ class Call : public std::enable_shared_from_this<Call> {
   at::Generator generator_;  // of a random operator
   bool has_device_ = false, is_put_off_ = false;  // tensors of a device; what it reads is linked late
   std::vector<Change> changes_;
+  std::vector<int> scratch_slots_;  // outputs without value
   std::vector<std::pair<size_t, Look>> suspects_;
   std::vector<WriteRow> writes_;
   Head head_{};
