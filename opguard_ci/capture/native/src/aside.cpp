@@ -204,8 +204,8 @@ namespace {
 // Whether torch runs the backward pass: no dispatch mode, no handler of a subclass, no hook or finalizer of the program's.
 bool is_called_by_engine() {
   static PyObject* const engine = [] {
-    const auto graph = py::module_::import("torch.autograd.graph");
-    return py::object(graph.attr("_engine_run_backward").attr("__code__")).release().ptr();
+    const py::object run = py::getattr(py::module_::import("torch.autograd.graph"), "_engine_run_backward", py::none());
+    return py::object(py::getattr(run, "__code__", py::none())).release().ptr();  // None in a torch that has another
   }();
   PyFrameObject* frame = PyEval_GetFrame();
   if (frame == nullptr) return false;
