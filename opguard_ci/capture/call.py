@@ -147,7 +147,7 @@ class Call:
     def _locate(self, phase: int) -> None:
         session = self._session
         module = session.modules.current()
-        if phase == _BACKWARD and module is None:
+        if phase == _BACKWARD and module is None and not self.flags & RECOMPUTED:
             place = session.origins.of_current_node()
             if place is not None:
                 self.module, self.stack = place

@@ -52,7 +52,8 @@ def listening(session: Session, steps: Steps, *, operators: bool) -> Iterator[No
         stack.callback(_running.discard, session)
         _listen_to_modules(stack, session, steps)
         _listen_to_optimizers(stack, session, steps)
-        _patch(stack, torch.autograd, "backward", functools.partial(_backward, session, steps))
+        _patch(stack, torch.autograd, "backward", functools.partial(_backward, steps))
+        _patch(stack, torch.autograd, "_engine_run_backward", functools.partial(_engine, session))
         _patch(stack, SavedTensor, "register_hooks", functools.partial(_register_hooks, session))
         _patch(stack, _BaseDataLoaderIter, "__next__", functools.partial(_next_batch, session))
         _patch(stack, torch.amp.GradScaler, "_maybe_opt_step", functools.partial(_scaler_step, steps))
@@ -164,20 +165,27 @@ def _compiling(
     return install_callbacks
 
 
-def _backward(session: Session, steps: Steps, original: Callable[..., None]) -> Callable[..., None]:
+def _backward(steps: Steps, original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         steps.saw_backward([tensors] if isinstance(tensors, torch.Tensor) else list(tensors))
-        outer, session.create_graph = (
-            session.create_graph,
-            bool(kwargs.get("create_graph") or (len(args) > 2 and args[2])),
-        )
+        original(tensors, *args, **kwargs)
+
+    return backward
+
+
+def _engine(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    """What both ``backward`` and ``grad`` call; the fourth argument says whether a graph of the gradients is made."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        outer, session.create_graph = session.create_graph, bool(args[3])
         try:
-            original(tensors, *args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             session.create_graph = outer
 
-    return backward
+    return run
 
 
 def _register_hooks(session: Session, original: Callable[..., None]) -> Callable[..., None]:

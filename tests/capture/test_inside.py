@@ -96,6 +96,25 @@ def test_recomputation_is_marked(kind: str, programs: Programs):
     assert not any(event.flags & RECOMPUTED for event in run(programs, "y = norm(h)", "1e-05").events())
 
 
+def test_a_graph_of_gradients_is_no_recomputation(programs: Programs):
+    """What ``autograd.grad`` computes, and keeps a graph of, is an ordinary backward pass."""
+    assert not any(event.flags & RECOMPUTED for event in run(programs, PLACES["double backward"], "1e-05").events())
+
+
+def test_what_is_recomputed_stands_where_it_is_computed(programs: Programs):
+    """Outside of modules too: at its own line, not at that of the node that asked for it."""
+    body = """def block(x):
+        z = x.sin()
+        return z.exp()
+    y = checkpoint(block, h, use_reentrant=False)"""
+    ran = run(programs, body, "1e-05")
+    again = [event for event in ran.events(step=0) if event.flags & RECOMPUTED and event.kind == "op"]
+    assert [(event.op, (event.stack or "").splitlines()[0].rpartition("\t")[2]) for event in again] == [
+        ("aten.sin.default", "z = x.sin()"),
+        ("aten.exp.default", "return z.exp()"),
+    ]
+
+
 def test_a_function_among_the_arguments_is_known_by_what_it_computes() -> None:
     """Code, constants, closures and numbers it refers to; not by its name, its address or where it stands."""
 

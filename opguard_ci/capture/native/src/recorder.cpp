@@ -845,7 +845,8 @@ void Call::before() {
   }
   head_.module = core_.module_id(thread_);
   const std::pair<int, int>* place = nullptr;
-  if (head_.phase == BACKWARD && head_.module == NULL_ID) place = core_.origins_->of_current_node();
+  const bool is_of_node = head_.phase == BACKWARD && head_.module == NULL_ID && !(head_.flags & RECOMPUTED);
+  if (is_of_node) place = core_.origins_->of_current_node();
   if (place != nullptr) {
     std::tie(head_.module, head_.stack) = *place;
   } else {
