@@ -44,6 +44,7 @@ def broken():
 @pytest.mark.usefixtures("own_cache")
 def test_each_switch_is_tried_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What cures it, what does not, and what cannot be tried."""
+    monkeypatch.setenv("OPGUARD_CACHE", str(tmp_path / "cache"))  # with servers of its own, which are counted
     (tmp_path / "target.py").write_text(TARGET)
     variants = (Variant("variable", {"OPGUARD_TRIED": "1"}), Variant("seeds", switches=("seeds",)))
     monkeypatch.setattr(diagnosis, "VARIANTS", variants)

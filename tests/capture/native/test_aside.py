@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,7 +76,25 @@ def aside(compiled: Any) -> Iterator[Aside]:
         pytest.skip("one processor")
     if torch.cuda.is_available():
         pytest.skip("autograd's threads for devices are Python threads: nothing is read aside")
+    if has_other_threads():
+        pytest.skip("run by test_without_the_threads_of_a_test_runner")
     yield Aside(compiled)
+
+
+def has_other_threads() -> bool:
+    """Whether this process has more than one Python thread, as one of pytest-xdist has."""
+    return len(sys._current_frames()) > 1
+
+
+def test_without_the_threads_of_a_test_runner(compiled: Any):
+    """All the others here, in a process of their own where they are skipped in this one."""
+    if not has_other_threads():
+        pytest.skip("they run in this process")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    folder = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
 def net() -> torch.nn.Module:
