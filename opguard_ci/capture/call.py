@@ -12,6 +12,7 @@ from ..trace.model import ASSUMED, HIDDEN, KINDS, NO_VALUE, NULL, RECOMPUTED, ST
 from .ahead import Ahead
 from .links import ALLOCATED, GROWN, LEFT, SHOWN, Place, leave, read, write
 from .look import BY_LINKS, LINKED, Look
+from .results import collect, slots_of
 from .rows import NO_DRAW, ReadRow
 from .schema import OpInfo
 from .text import OVERWRITTEN, SCRATCH, Arguments
@@ -390,24 +391,3 @@ class Call:
             a.dtype == b.dtype and a.shape == b.shape for a, b in zip(sources, results, strict=True)
         )
         return _COPY if same else _OP
-
-
-def slots_of(returns: frozenset[int], result: Any) -> frozenset[int]:
-    """The slots of the tensors that returns of these numbers hold; some may hold none, or many."""
-    slots: list[int] = []
-    outputs: list[torch.Tensor] = []
-    for number, one in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
-        first = len(outputs)
-        collect(one, outputs)
-        if number in returns:
-            slots += range(first, len(outputs))
-    return frozenset(slots)
-
-
-def collect(result: Any, into: list[torch.Tensor]) -> None:
-    """Add the tensors of a result to a list, in order."""
-    if isinstance(result, torch.Tensor):
-        into.append(result)
-    elif isinstance(result, (tuple, list)):
-        for item in result:
-            collect(item, into)

@@ -19,11 +19,12 @@ from torch._C._distributed_c10d import Work, _resolve_process_group
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..trace.model import KINDS, PHASES
-from .call import Call, collect
+from .call import Call
 from .collective_ops import WAIT
 from .fingerprint.quiet import Unhashable
 from .links import LEFT
 from .recorder import Recorder
+from .results import collect
 from .rows import NO_DRAW
 from .text import OVERWRITTEN, READ, SCRATCH, WRITTEN, arguments
 

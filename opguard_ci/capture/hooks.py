@@ -179,7 +179,8 @@ def _engine(session: Session, original: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
-        outer, session.create_graph = session.create_graph, bool(args[3])
+        makes_graph = args[3] if len(args) > 3 else kwargs.get("create_graph")
+        outer, session.create_graph = session.create_graph, bool(makes_graph)
         try:
             return original(*args, **kwargs)
         finally:

@@ -99,7 +99,7 @@ class Places:
             named = Path(job.cwd, target.text.removesuffix(f":{target.function}"))
             found = [named.parent.resolve() / named.name, file]
         places = (os.path.relpath(each, self.repository.root) for each in found)
-        return list(dict.fromkeys(place for place in places if not place.startswith("..")))
+        return list(dict.fromkeys(place for place in places if not _leads_out(place)))
 
     def pinned(self, job: Job) -> list[str]:
         """The paths below the root that are laid over every commit."""
@@ -159,7 +159,7 @@ class Places:
         else:
             return ""
         place = os.path.relpath(first, root)
-        return "" if place == "." or place.startswith("..") else place
+        return "" if place == "." or _leads_out(place) else place
 
     def paths(self, job: Job) -> list[str]:
         """The tracked paths that matter: the configured ones and the target's own file; empty means all."""
@@ -183,6 +183,11 @@ class Places:
 
 def _named(target: Target, path: str) -> str:
     return path if target.function is None else f"{path}:{target.function}"
+
+
+def _leads_out(place: str) -> bool:
+    """Whether a relative path leads out of the folder that it is relative to."""
+    return place == os.pardir or place.startswith(os.pardir + os.sep)
 
 
 def _read(file: Path) -> bytes:

@@ -52,6 +52,14 @@ def test_a_commit_that_drops_the_recipe_is_not_blamed_for_another_that_came_back
         assert replay(project, Path(found["journal"]))["candidates"] == found["candidates"]
 
 
+def test_a_folder_whose_name_begins_with_dots_lies_below_the_root(repo: GitRepo) -> None:
+    """It is not the one above."""
+    (repo.dir / "..odd").mkdir()
+    (repo.dir / "..odd" / "recipe.py").write_text(RECIPE)
+    with Project(repo.dir) as project:
+        assert project.commits.places.spots(Job("..odd/recipe.py:train", str(repo.dir))) == ["..odd/recipe.py"]
+
+
 def test_a_history_says_which_commits_borrow_the_recipe(repo: GitRepo) -> None:
     """Their letters may be the working tree's recipe's."""
     good = repo.git("rev-parse", "HEAD")

@@ -96,9 +96,15 @@ def test_recomputation_is_marked(kind: str, programs: Programs):
     assert not any(event.flags & RECOMPUTED for event in run(programs, "y = norm(h)", "1e-05").events())
 
 
-def test_a_graph_of_gradients_is_no_recomputation(programs: Programs):
-    """What ``autograd.grad`` computes, and keeps a graph of, is an ordinary backward pass."""
-    assert not any(event.flags & RECOMPUTED for event in run(programs, PLACES["double backward"], "1e-05").events())
+ENGINE = """(y,) = torch.autograd._engine_run_backward(
+        (norm(h).pow(3).sum(),), grad_tensors=(torch.ones(()),), keep_graph=True, create_graph=True, inputs=(h,),
+        allow_unreachable=False, accumulate_grad=False)"""
+
+
+@pytest.mark.parametrize("body", [PLACES["double backward"], ENGINE], ids=["grad", "engine"])
+def test_a_graph_of_gradients_is_no_recomputation(programs: Programs, body: str):
+    """What ``autograd.grad`` computes, and keeps a graph of, is an ordinary backward pass; however it is called."""
+    assert not any(event.flags & RECOMPUTED for event in run(programs, body, "1e-05").events())
 
 
 def test_what_is_recomputed_stands_where_it_is_computed(programs: Programs):
