@@ -10,6 +10,7 @@ from .arguments import argument_name, changed_arguments, split_arguments
 from .assumed import found_late, is_assumed, may_be_same_inputs
 from .cause import Cause
 from .pairs import Pairs, inputs_key
+from .side import StepView
 from .values import written
 
 _GRAPH: Final = "same inputs; another compiled graph"
@@ -83,7 +84,10 @@ def same_inputs_other_arguments(pairs: Pairs, event: Event) -> Event | None:
     spare = [
         other
         for other in pairs.unmatched_in_reference(event.step).by_inputs.get(inputs_key(event), ())
-        if other.args != event.args and _state(other) == _state(event) and _overwrites(other) == _overwrites(event)
+        if other.args != event.args
+        and _state(other) == _state(event)
+        and _overwrites(other) == _overwrites(event)
+        and not _are_two_calls(pairs, event, other)
     ]
     place = pairs.like(event)
     specs = [write.spec for write in written(event)]
@@ -100,6 +104,26 @@ def same_inputs_other_arguments(pairs: Pairs, event: Event) -> Event | None:
     if found is None or (found.op != event.op and distance(found)[2]):
         return None
     return found
+
+
+def _are_two_calls(pairs: Pairs, event: Event, other: Event) -> bool:
+    """Whether two calls are not one with its arguments changed: both runs make both of them, on other inputs; or one
+    run makes one of them alone, and such calls once more.
+    """
+    kept = [_is_as_it_was(pairs.like(event), event), _is_as_it_was(pairs.like_of_reference(other), other)]
+    if kept[0] != kept[1]:
+        more = _count(pairs.candidate.view(event.step), event) - _count(pairs.reference.view(event.step), other)
+        return more < 0 if kept[0] else more > 0
+    return kept[0]
+
+
+def _is_as_it_was(like: Event | None, event: Event) -> bool:
+    return like is not None and (like.op, like.args) == (event.op, event.args)
+
+
+def _count(view: StepView, event: Event) -> int:
+    """How often a step calls an operator, in whatever form."""
+    return int((view.hashes.base[view.is_op] == view.hashes.base[view.row(event)]).sum())
 
 
 def _overwrites(event: Event) -> list[str]:

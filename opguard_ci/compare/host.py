@@ -12,16 +12,21 @@ from .values import read_values
 
 def through_host(pairs: Pairs, cause: Cause) -> Origin | None:
     """An earlier departure that reached Python and may have come back as what ``cause`` is about."""
-    event = cause.event
     for step in pairs.candidate.steps:
-        if step > event.step:
+        if step > cause.event.step:
             break
         view = pairs.candidate.view(step)
-        sinks = [e for e in view.where(view.is_host) if e.index < event.index and _is_handed_over(pairs, e)]
-        found = next((o for o in pairs.forward.behind(sinks) if o.index < event.index), None)
+        sinks = [e for e in view.where(view.is_host) if _is_before(pairs, e, cause) and _is_handed_over(pairs, e)]
+        found = next(iter(pairs.forward.behind(sinks)), None)
         if found is not None:
             return found
     return _through_memory(pairs, cause)
+
+
+def _is_before(pairs: Pairs, event: Event, cause: Cause) -> bool:
+    """Whether an event of the candidate comes before what a cause is about, in the order of that one's run."""
+    mine = event if cause.side == "candidate" else pairs.like(event)
+    return mine is not None and mine.index < cause.event.index
 
 
 def _is_handed_over(pairs: Pairs, event: Event) -> bool:

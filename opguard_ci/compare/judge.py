@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from ..trace.model import PHASES, Event
 from .absent import begins_earlier, joined, skipped_copy
@@ -17,6 +18,8 @@ from .origin import Origin
 from .pairs import Pairs, inputs_key
 from .side import Side
 from .values import base_name
+
+_MAY_COME_FROM_PYTHON: Final = ("data", "state", "inputs", "arguments", "code", "missing")
 
 
 class Judge:
@@ -49,13 +52,21 @@ class Judge:
 
     def explain(self, found: list[Difference], rng: DrawChange | None) -> Cause | None:
         """The cause behind contract values that differ; None if no operator of either run explains them."""
-        sinks_reference = [d.reference for d in found if d.reference is not None]
         ours, theirs = map(self._undeclared, self._departures(found))
         if any(origin.event.kind == "op" for origin in theirs):
             ours = [origin for origin in ours if not _is_set_by_python(origin)]
         if rng is not None and not _is_part_of(rng, ours, theirs) and (not ours or rng.position <= ours[0].index):
             return self._of_draw(rng)
+        cause = self._of_departures(found, ours, theirs)
+        if cause is not None and cause.cause in _MAY_COME_FROM_PYTHON:
+            origin = through_host(self.pairs, cause)
+            if origin is not None:
+                return self.of(origin, theirs)
+        return cause
+
+    def _of_departures(self, found: list[Difference], ours: list[Origin], theirs: list[Origin]) -> Cause | None:
         earlier = begins_earlier(ours, theirs)
+        sinks_reference = [d.reference for d in found if d.reference is not None]
         skipped = skipped_copy(self.pairs, sinks_reference) if earlier or not ours else None
         if theirs and not ours:
             foreign = in_reference(self.pairs, theirs)
@@ -72,10 +83,9 @@ class Judge:
         if not ours:
             return missing(self.pairs, skipped) if skipped is not None else self._exchanged(found)
         cause = self.of(ours[0], theirs)
-        if cause.cause in ("data", "state", "inputs", "arguments", "code"):
-            origin = through_host(self.pairs, cause)
-            if origin is not None:
-                return self.of(origin, theirs)
+        if cause.cause == "missing":  # so what the reference did before it and the candidate does not came first
+            gone = (origin.event for origin in theirs if origin.leaf is None and is_gone(self.pairs, origin.event))
+            return missing(self.pairs, min([cause.event, *gone], key=lambda e: e.index))
         return cause
 
     def _is_from_outside(self, origin: Origin) -> bool:
@@ -139,8 +149,10 @@ class Judge:
             for e in self.reference.view(event.step).events
             if e.draw is not None and base_name(e.op) == base_name(event.op)
         ]
-        if any(e.draw is not None and e.draw.before == event.draw.before for e in likes):
-            return of_arguments(self.pairs, event)
+        same = [e for e in likes if e.draw is not None and e.draw.before == event.draw.before]
+        if same:
+            gone = next((e for e in same if is_gone(self.pairs, e)), None)
+            return of_arguments(self.pairs, event) or (None if gone is None else missing(self.pairs, gone))
         change = self.draw_change(event.step)
         if change is not None and change.what == "inserted" and change.event.index == event.index:
             return None  # not only later draws see another state: what it drew is made use of

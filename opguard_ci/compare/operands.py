@@ -77,9 +77,13 @@ def of_contract(pairs: Pairs, value: Event, other: Event) -> Cause | None:
 
 
 def _others(event: Event, other: Event) -> list[int]:
-    """The numbers of the operands that have another value."""
+    """The numbers of the operands that have another value or shape."""
     pairs = enumerate(zip(event.reads, other.reads, strict=False))
-    return [number for number, (mine, others) in pairs if mine.value != others.value and not mine.flags & UNREAD]
+    return [
+        number
+        for number, (mine, others) in pairs
+        if (mine.value, mine.spec) != (others.value, others.spec) and not mine.flags & UNREAD
+    ]
 
 
 def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
@@ -123,12 +127,16 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             if following and place(made) == place(theirs):
                 queue += [(made, theirs, number) for number in following]
                 continue
-        if theirs is not None and _is_left_out(pairs, theirs) and _goes_on(pairs, event, mine, theirs):
+        if theirs is not None and _is_left_out(pairs, theirs) and _goes_on(pairs.candidate, mine, theirs):
             yield missing(pairs, missing_before(pairs, other) or theirs)  # its input went on in its stead
+        elif made is not None and _is_inserted(pairs, made) and _goes_on(pairs.reference, others, made):
+            yield Cause("code", made, computes=made, after=(made,))
         elif pairs.backward.status(other, others)[0] != "dirty":
             views = ""
             if event.step == other.step:
                 views = other_view((pairs.reference, pairs.candidate), event.step, (others, mine))
+            if mine.value == others.value:
+                views = f"{others.spec} -> {mine.spec}"
             cause = "inputs" if views else _cause(pairs, event, mine, others)
             foreign = _may_be_foreign(pairs, event, mine, others)
             if cause == "data":
@@ -214,10 +222,14 @@ def _is_left_out(pairs: Pairs, theirs: Event) -> bool:
     return theirs in pairs.unmatched_in_reference(theirs.step) and pairs.like_of_reference(theirs) is None
 
 
-def _goes_on(pairs: Pairs, event: Event, mine: Read, theirs: Event) -> bool:
-    """Whether an operand is, or is a view of, what went into an operator of the reference."""
-    behind = views_of(pairs.candidate.view(event.step), mine.value)
-    return any(read.value in behind for read in theirs.reads)
+def _is_inserted(pairs: Pairs, made: Event) -> bool:
+    return made in pairs.unmatched(made.step) and pairs.like(made) is None
+
+
+def _goes_on(side: Side, operand: Read, call: Event) -> bool:
+    """Whether an operand of one run is, or is a view of, what went into an operator of the other in that step."""
+    behind = views_of(side.view(call.step), operand.value)
+    return any(read.value in behind for read in call.reads)
 
 
 def _producers(pairs: Pairs, mine: tuple[Event, int], others: tuple[Event, int]) -> tuple[Event | None, Event | None]:
@@ -292,7 +304,7 @@ def is_left_out_copy(pairs: Pairs, event: Event) -> bool:
 
 
 def _is_inserted_copy(pairs: Pairs, event: Event) -> bool:
-    return _is_copy_into(event) and event in pairs.unmatched(event.step) and pairs.like(event) is None
+    return _is_copy_into(event) and _is_inserted(pairs, event)
 
 
 def _is_copy_into(event: Event) -> bool:

@@ -13,7 +13,7 @@ from ..trace.model import HIDDEN, NO_VALUE, OVER, UNREAD, WEAK, Event, Read
 from .assumed import is_torn
 from .hashes import Words, are_among
 from .side import Mask, Side, StepView
-from .values import base_name, call_key, is_empty, is_weak_spec, result
+from .values import base_name, call_key, is_empty, is_weak_spec, num_elements, result
 
 Places = npt.NDArray[np.int64]
 
@@ -155,12 +155,20 @@ class Origins:
                 over = "torn"
             for writer in self.mine.writers(current):
                 if writer.kind == "alloc":
-                    allocated = True
+                    allocated = allocated or not self._may_be_covered(current)
                 elif writer.kind == "copy":
                     queue += [source for source in writer.reads if not source.flags & UNREAD]
                 else:
                     found[writer.index] = writer
         return list(found.values()), allocated, over
+
+    def _may_be_covered(self, read: Read) -> bool:
+        """Whether as much was written to allocated memory since as is read: strided writes do not show what is left."""
+        total = 0
+        for writer in self.mine.writers(read):
+            if writer.kind != "alloc":
+                total += max((num_elements(write.spec) for write in writer.writes), default=0)
+        return total >= num_elements(read.spec)
 
     # Rule 5
 

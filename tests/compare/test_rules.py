@@ -143,6 +143,25 @@ def _groups(*calls: tuple[int, int], new: int = 30) -> list[Event]:
     return [*made, *values]
 
 
+MADE = [op("r", [5], [10]), op("s", [5], [11])]
+"""Two values that operators made."""
+
+
+def _in_turn(*calls: tuple[int, int, int]) -> list[Event]:
+    """Calls of one operator, by (input, argument, output)."""
+    return [op("g", [mine], [made], extra=f"k={argument}") for mine, argument, made in calls]
+
+
+def _view(value: int, shown: int, writers: tuple[int, ...] | None = None) -> Event:
+    """A view of a value that shows another."""
+    return op("select", [read(value, writers=writers)], [shown], kind="view", extra=f"index={shown}")
+
+
+def _draw(value: int, state: int, shape: str) -> Event:
+    """Random numbers of a shape from a generator state."""
+    return op("rand", [], [value], draw=(state, state + 1), spec=f"float32{shape}")
+
+
 INTO_FIRST = Write(21, build.SPEC, ~0, 0)
 """21 written in place into the first argument."""
 
@@ -219,6 +238,20 @@ RULES: dict[str, Rule] = {
         ),
         diverged("overwritten", 2),
         _set(Origins, "_behind", _blind_to_copies),
+    ),
+    "4: memory into which as much was written as is read counts as written": Rule(
+        _pair(
+            [op("cat", [10, 11], [20]), op("f", [20], [30]), loss(30)],
+            [
+                op("empty", [], [NO_VALUE], kind="alloc"),
+                copy(read(10, spec="float32[8,4]"), NO_VALUE),
+                copy(read(11, spec="float32[8,4]"), NO_VALUE),
+                op("f", [read(21, writers=(0, 1, 2))], [31]),
+                loss(31),
+            ],
+        ),
+        diverged("code", 1),
+        _set(Origins, "_may_be_covered", lambda self, item: False),
     ),
     "4: memory that nobody wrote is uninitialised": Rule(
         _pair(
@@ -817,6 +850,96 @@ RULES: dict[str, Rule] = {
         ),
         diverged("code", 1),
         _set(Pairs, "like_of_reference", lambda self, event: None),
+    ),
+    "11: two calls that both runs make are not one with other arguments": Rule(
+        _pair(
+            [*MADE, *_in_turn((10, 1, 20), (11, 2, 21)), op("f", [20, 21], [30]), loss(30)],
+            [*MADE, *_in_turn((11, 1, 22), (10, 2, 23)), op("f", [22, 23], [31]), loss(31)],
+        ),
+        diverged("inputs", 2),
+        _set(calls, "_are_two_calls", lambda *args: False),
+    ),
+    "11: a call that is left out does not give its arguments to the next": Rule(
+        _pair(
+            [*_in_turn((10, 2, 20), (20, 2, 21), (21, 1, 30)), loss(30)],
+            [*_in_turn((10, 2, 20), (20, 1, 31)), loss(31)],
+        ),
+        diverged("missing", 1, "reference"),
+        _set(calls, "_are_two_calls", lambda *args: False),
+    ),
+    "11: nor does one that is inserted": Rule(
+        _pair(
+            [*_in_turn((10, 2, 20), (20, 1, 31)), loss(31)],
+            [*_in_turn((10, 2, 20), (20, 2, 21), (21, 1, 30)), loss(30)],
+        ),
+        diverged("code", 1),
+        _set(calls, "_are_two_calls", lambda *args: False),
+    ),
+    "11: the same value in another shape is another operand": Rule(
+        _pair(
+            [op("f", [10, read(11, spec="bool[8,1]")], [20]), loss(20)],
+            [op("f", [10, read(11, spec="bool[1,8]")], [21]), loss(21)],
+        ),
+        diverged("inputs", 0),
+        _set(operands, "_others", lambda event, other: []),
+    ),
+    "11: what made an operand of what the reference reads is inserted": Rule(
+        _pair(
+            [_view(20, 22), _view(20, 23), op("f", [22], [30]), op("g", [23], [31]), op("h", [30, 31], [40]), loss(40)],
+            [
+                op("flip", [20], [21]),
+                _view(21, 23, writers=(0,)),
+                _view(21, 22, writers=(0,)),
+                op("f", [read(23, writers=(0,))], [32]),
+                op("g", [read(22, writers=(0,))], [33]),
+                op("h", [32, 33], [41]),
+                loss(41),
+            ],
+        ),
+        diverged("code", 0),
+        _set(operands, "_is_inserted", lambda *args: False),
+    ),
+    "11: a draw that is left out gives its generator state to the next": Rule(
+        _pair(
+            [_draw(20, 1, "[4]"), _draw(21, 2, "[9]"), op("f", [20, 21], [30]), loss(30)],
+            [_draw(22, 1, "[9]"), op("g", [22], [31]), loss(31)],
+        ),
+        diverged("missing", 0, "reference"),
+        _set(judge, "is_gone", lambda *args: False),
+    ),
+    "10: what the reference did first and the candidate does not is missing": Rule(
+        _pair(
+            [
+                op("f", [10], [20]),
+                op("m", [20], [30]),
+                loss(30),
+                op("s", [5], [6], phase="backward"),
+                op("d", [6, 10], [40], phase="backward"),
+                build.contract("parameter", "w", 40),
+            ],
+            [
+                op("f", [10], [20]),
+                loss(20),
+                op("d", [5, 10], [41], phase="backward"),
+                build.contract("parameter", "w", 41),
+            ],
+        ),
+        diverged("missing", 1, "reference"),
+        _set(judge, "is_gone", lambda *args: False),
+    ),
+    "12: nor is what a number left undone": Rule(
+        _pair(
+            [
+                op("lt", [10], [weak(12)]),
+                op("item", [12], flags=HOST),
+                op("up", [10], [20]),
+                op("f", [20], [30]),
+                loss(30),
+            ],
+            [op("gt", [10], [weak(13)]), op("item", [13], flags=HOST), op("f", [10], [31]), loss(31)],
+        ),
+        diverged("code", 0),
+        _set(judge, "_MAY_COME_FROM_PYTHON", ()),
     ),
     "12: a number that only the candidate looks at is not it": Rule(
         _pair(
