@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..trace.model import Event
-from .operands import is_left_out_copy
+from .copies import is_left_out_copy
 from .origin import Origin
 from .pairs import Pairs, inputs_key
 from .values import Key, read_values

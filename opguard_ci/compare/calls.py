@@ -67,7 +67,12 @@ def of_arguments_of_unseen(pairs: Pairs, event: Event) -> Cause | None:
     if not (pairs.reference.assumes or pairs.candidate.assumes):
         return None
     for other in pairs.unmatched_in_reference(event.step).by_operator.get(event.op, ()):
-        if other.args != event.args and _state(other) == _state(event) and may_be_same_inputs(event, other):
+        if (
+            other.args != event.args
+            and _state(other) == _state(event)
+            and may_be_same_inputs(event, other)
+            and not _are_two_calls(pairs, event, other)
+        ):
             return replace(arguments(event, other), one_of=("arguments", "overwritten"))
     return None
 

@@ -246,5 +246,7 @@ def _code_detail(cause: Cause) -> str:
         sides = [[e.op for e in events] for events in blocks]
     if sides[0] == sides[1]:
         sides = [[write.spec for e in events for write in e.writes] for events in blocks]
+    if sides[0] == sides[1]:
+        sides = [[f"{base_name(e.op)}({e.args})" for e in events] for events in blocks]
     before, after = map(_listed, sides)
     return f"{before} replaced by {after}" if before else f"{after} inserted"

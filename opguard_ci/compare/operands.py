@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from ..trace.model import STATE, UNREAD, Event, Read
+from ..trace.model import STATE, Event, Read
 from .align import place
 from .calls import arguments, of_kernel
 from .cause import Cause
+from .copies import (
+    filled_otherwise,
+    first_copy,
+    is_in_place,
+    is_inserted,
+    is_inserted_copy,
+    is_left_out_copy,
+    placed_otherwise,
+)
 from .foreign import comes_in_backward
 from .origin import Origin
 from .pairs import Pairs
 from .shown import other_view, views_of
 from .side import Side
-from .values import written
+from .values import other_operands, written
 
 
 def of_operand(pairs: Pairs, event: Event, theirs: list[Origin]) -> Cause | None:
@@ -72,35 +81,35 @@ def of_contract(pairs: Pairs, value: Event, other: Event) -> Cause | None:
     mine, others = (list(side.writers(e.reads[0])) for side, e in ((pairs.candidate, value), (pairs.reference, other)))
     if not mine or not others or mine[-1].op != others[-1].op:
         return None
-    numbers = _others(mine[-1], others[-1])
+    numbers = other_operands(mine[-1], others[-1])
     return Cause(found.cause, mine[-1], like=others[-1], operand=numbers[0]) if numbers else None
-
-
-def _others(event: Event, other: Event) -> list[int]:
-    """The numbers of the operands that have another value or shape."""
-    pairs = enumerate(zip(event.reads, other.reads, strict=False))
-    return [
-        number
-        for number, (mine, others) in pairs
-        if (mine.value, mine.spec) != (others.value, others.spec) and not mine.flags & UNREAD
-    ]
 
 
 def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
     """Where two like calls came to have other operands: back in both runs at once, while an operand's producers are
     one call that the candidate made otherwise.
     """
-    queue, visited = [(event, other, number) for number in _others(event, other)], {event.index}
+    queue = [(event, other, number) for number in reversed(other_operands(event, other))]
+    visited = {event.index}
     while queue:
         event, other, number = queue.pop()
         mine, others = event.reads[number], other.reads[number]
-        copy = _first_copy(pairs.reference, others, lambda e: is_left_out_copy(pairs, e))
+        copy = first_copy(pairs.reference, others, lambda e: is_left_out_copy(pairs, e))
         if copy is not None:
             yield missing(pairs, copy)
             continue
-        copy = _first_copy(pairs.candidate, mine, lambda e: _is_inserted_copy(pairs, e))
+        copy = first_copy(pairs.candidate, mine, lambda e: is_inserted_copy(pairs, e))
         if copy is not None:
             yield Cause("code", copy, like=other, computes=copy, after=(copy,))
+            continue
+        filled = filled_otherwise(pairs, mine, others)
+        if filled is not None and filled[0].index not in visited:
+            visited.add(filled[0].index)
+            queue += [(*filled, number) for number in reversed(other_operands(*filled))]
+            continue
+        placed = placed_otherwise(pairs, mine, others)
+        if placed is not None:
+            yield placed
             continue
         made, theirs = _producers(pairs, (event, number), (other, number))
         order = _other_order(pairs, (event, made), (other, theirs))
@@ -123,13 +132,13 @@ def _departures(pairs: Pairs, event: Event, other: Event) -> Iterator[Cause]:
             if found is not None:
                 yield found
                 continue
-            following = _others(made, theirs)
+            following = other_operands(made, theirs)
             if following and place(made) == place(theirs):
-                queue += [(made, theirs, number) for number in following]
+                queue += [(made, theirs, number) for number in reversed(following)]
                 continue
         if theirs is not None and _is_left_out(pairs, theirs) and _goes_on(pairs.candidate, mine, theirs):
             yield missing(pairs, missing_before(pairs, other) or theirs)  # its input went on in its stead
-        elif made is not None and _is_inserted(pairs, made) and _goes_on(pairs.reference, others, made):
+        elif made is not None and is_inserted(pairs, made) and _goes_on(pairs.reference, others, made):
             yield Cause("code", made, computes=made, after=(made,))
         elif pairs.backward.status(other, others)[0] != "dirty":
             views = ""
@@ -165,12 +174,12 @@ def _other_order(pairs: Pairs, mine: tuple[Event, Event | None], others: tuple[E
     ``mine``, ``others``: the reader and what made its operand.
     """
     (event, made), (other, theirs) = mine, others
-    if theirs is not None:
+    if theirs is not None and not (made is not None and place(made) == place(theirs)):  # else in turn, as in a loop
         like = pairs.like_of_reference(theirs)
         calls = [like] if like is not None else _spare(pairs, theirs)
         if calls and _is_as_often(pairs, theirs) and all(call.index > event.index for call in calls):
             return f"read before {theirs.op}, not after it"
-    if made is not None and _is_in_place(made):
+    if made is not None and is_in_place(made):
         like = pairs.like(made)
         if like is not None and like.index > other.index and _is_as_often(pairs, like):
             return f"read after {made.op}, not before it"
@@ -197,6 +206,10 @@ def _written_aside(pairs: Pairs, event: Event, other: Event, number: int) -> Cau
         return None
     made = more[0] if more else pairs.like_of_reference(fewer[0])
     like = fewer[0] if fewer else likes[more[0].index]
+    if made is None and _is_left_out(pairs, fewer[0]):
+        return missing(pairs, fewer[0])
+    if like is None and more and is_inserted(pairs, more[0]):
+        return Cause("code", more[0], computes=more[0], after=(more[0],))
     if made is None or like is None or made.op != like.op or not made.computes or made.index > event.index:
         return None
     verb = "writes" if more else "does not write"
@@ -213,17 +226,13 @@ def _at_call(pairs: Pairs, made: Event, theirs: Event) -> Cause | None:
     """The cause of two calls of one operator, if it is not in their operands."""
     if pairs.forward.contra(made):
         return of_kernel(pairs, made)
-    if made.args != theirs.args and len(made.reads) == len(theirs.reads) and not _others(made, theirs):
+    if made.args != theirs.args and len(made.reads) == len(theirs.reads) and not other_operands(made, theirs):
         return arguments(made, theirs)
     return None
 
 
 def _is_left_out(pairs: Pairs, theirs: Event) -> bool:
     return theirs in pairs.unmatched_in_reference(theirs.step) and pairs.like_of_reference(theirs) is None
-
-
-def _is_inserted(pairs: Pairs, made: Event) -> bool:
-    return made in pairs.unmatched(made.step) and pairs.like(made) is None
 
 
 def _goes_on(side: Side, operand: Read, call: Event) -> bool:
@@ -280,36 +289,3 @@ def missing_before(pairs: Pairs, like: Event) -> Event | None:
         if origin.index < like.index and pairs.like_of_reference(origin.event) is None:
             return origin.event
     return None
-
-
-def _first_copy(side: Side, read: Read, chosen: Callable[[Event], bool]) -> Event | None:
-    """The first chosen one of the copies behind a read."""
-    found: list[Event] = []
-    queue, visited = [read], set()
-    while queue:
-        for writer in side.writers(queue.pop()):
-            if writer.kind != "copy" or writer.index in visited:
-                continue
-            visited.add(writer.index)
-            queue += [source for source in writer.reads if not source.flags & UNREAD]
-            if chosen(writer):
-                found.append(writer)
-    return min(found, key=lambda e: e.index, default=None)
-
-
-def is_left_out_copy(pairs: Pairs, event: Event) -> bool:
-    """Whether the reference's event is a copy into memory that the candidate does not make, with these or others."""
-    unmatched = pairs.unmatched_in_reference(event.step)
-    return _is_copy_into(event) and event in unmatched and pairs.like_of_reference(event) is None
-
-
-def _is_inserted_copy(pairs: Pairs, event: Event) -> bool:
-    return _is_copy_into(event) and _is_inserted(pairs, event)
-
-
-def _is_copy_into(event: Event) -> bool:
-    return event.kind == "copy" and _is_in_place(event)
-
-
-def _is_in_place(event: Event) -> bool:
-    return any(write.slot < 0 for write in written(event))

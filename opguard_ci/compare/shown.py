@@ -28,7 +28,7 @@ def other_view(sides: tuple[Side, Side], step: int, reads: tuple[Read, Read]) ->
     shared = next((value for value in left if value in right and value not in weak), None)
     if shared is None:
         return ""
-    return " -> ".join(_words(chain[shared]) for chain in (left, right))
+    return " -> ".join(_words(chain[shared], read.value) for chain, read in zip((left, right), reads, strict=True))
 
 
 def views_of(view: StepView, value: int) -> dict[int, tuple[Event, ...]]:
@@ -47,9 +47,34 @@ def views_of(view: StepView, value: int) -> dict[int, tuple[Event, ...]]:
         value = shown.reads[0].value
 
 
-def _words(views: tuple[Event, ...]) -> str:
-    """What views show of a tensor, in the order in which they were taken."""
-    return ", ".join(map(_call, views)) or "all of it"
+def other_target(sides: tuple[Side, Side], copies: tuple[Event, Event]) -> str:
+    """``slice(dim=1, start=0) -> slice(dim=1, start=3)`` if two copies write through other views; else nothing.
+
+    What a copy writes to has no value yet, so its views are those that were taken right before it.
+    """
+    left, right = (_views_before(side.view(copy.step), copy) for side, copy in zip(sides, copies, strict=True))
+    while left and right and _call(left[0]) == _call(right[0]):
+        left, right = left[1:], right[1:]
+    return f"{_words(left)} -> {_words(right)}" if left or right else ""
+
+
+def _views_before(view: StepView, event: Event) -> tuple[Event, ...]:
+    row = first = view.row(event)
+    while first > 0 and view.is_view[first - 1]:
+        first -= 1
+    return tuple(view.event(number) for number in range(first, row))
+
+
+def _words(views: tuple[Event, ...], value: int | None = None) -> str:
+    """What views show of a tensor, in the order in which they were taken, and ``value`` at last."""
+    wanted = [*(view.reads[0].value for view in views[1:]), value]
+    return ", ".join(map(_shown, views, wanted)) or "all of it"
+
+
+def _shown(view: Event, wanted: int | None) -> str:
+    """A view, and which of its outputs if it has several."""
+    slots = [write.slot for write in view.writes if write.value == wanted]
+    return _call(view) + (f"[{slots[0]}]" if slots and len(view.writes) > 1 else "")
 
 
 def _call(view: Event) -> str:

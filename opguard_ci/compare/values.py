@@ -74,3 +74,13 @@ def result(event: Event) -> tuple[int, ...]:
 def full_key(event: Event) -> Key:
     """A call together with its result: equal keys did the same."""
     return (call_key(event), result(event))
+
+
+def other_operands(event: Event, other: Event) -> list[int]:
+    """The numbers of the operands that have another value or shape."""
+    pairs = enumerate(zip(event.reads, other.reads, strict=False))
+    return [
+        number
+        for number, (mine, others) in pairs
+        if (mine.value, mine.spec) != (others.value, others.spec) and not mine.flags & UNREAD
+    ]

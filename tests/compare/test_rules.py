@@ -152,6 +152,12 @@ def _in_turn(*calls: tuple[int, int, int]) -> list[Event]:
     return [op("g", [mine], [made], extra=f"k={argument}") for mine, argument, made in calls]
 
 
+GS = _in_turn((10, 1, 20), (11, 1, 21))
+
+FILLED = op("fill", [9], [Write(9, build.SPEC, ~0, 0)])
+"""A part of some memory, written in place."""
+
+
 def _view(value: int, shown: int, writers: tuple[int, ...] | None = None) -> Event:
     """A view of a value that shows another."""
     return op("select", [read(value, writers=writers)], [shown], kind="view", extra=f"index={shown}")
@@ -467,7 +473,7 @@ RULES: dict[str, Rule] = {
             [op("f", [10], [20]), op("k", [10], [11]), copy(20, 1), op("g", [read(20, writers=(2,))], [31]), loss(31)],
         ),
         diverged("code", 2),
-        _set(operands, "_is_inserted_copy", lambda pairs, event: False),
+        _set(operands, "is_inserted_copy", lambda pairs, event: False),
     ),
     "11: foreign writes may lie in the reference": Rule(
         _pair([op("f", [10], [20]), op("g", [read(21, OVER, writers=(0,))], [31]), loss(31)], GOOD),
@@ -881,7 +887,64 @@ RULES: dict[str, Rule] = {
             [op("f", [10, read(11, spec="bool[1,8]")], [21]), loss(21)],
         ),
         diverged("inputs", 0),
-        _set(operands, "_others", lambda event, other: []),
+        _set(operands, "other_operands", lambda event, other: []),
+    ),
+    "11: memory is filled from another source": Rule(
+        _pair(
+            [*MADE, op("t", [5], [12]), copy(10), copy(11), op("f", [read(50, writers=(3, 4))], [30]), loss(30)],
+            [*MADE, op("t", [5], [12]), copy(10), copy(12), op("f", [read(51, writers=(3, 4))], [31]), loss(31)],
+        ),
+        diverged("inputs", 4),
+        _set(operands, "filled_otherwise", lambda *args: None),
+    ),
+    "11: memory is filled in another place": Rule(
+        _pair(
+            [*MADE, _view(99, 1), copy(10), copy(11), op("f", [read(50, writers=(3, 4))], [30]), loss(30)],
+            [*MADE, _view(99, 2), copy(10), copy(11), op("f", [read(51, writers=(3, 4))], [31]), loss(31)],
+        ),
+        diverged("inputs", 3),
+        _set(operands, "placed_otherwise", lambda *args: None),
+    ),
+    "11: what is written into a part and left out is missing": Rule(
+        _pair(
+            [
+                *MADE,
+                FILLED,
+                op("f", [read(50, writers=(0, 2))], [30]),
+                loss(30),
+            ],
+            [*MADE, op("g", [11], [50]), op("f", [read(10, writers=(0,))], [31]), loss(31)],
+        ),
+        diverged("missing", 2, "reference"),
+        _set(operands, "_written_aside", lambda *args: None),
+    ),
+    "11: what is written into a part and inserted is code": Rule(
+        _pair(
+            [*MADE, op("g", [11], [50]), op("f", [read(10, writers=(0,))], [31]), loss(31)],
+            [
+                *MADE,
+                FILLED,
+                op("f", [read(50, writers=(0, 2))], [30]),
+                loss(30),
+            ],
+        ),
+        diverged("code", 2),
+        _set(operands, "_written_aside", lambda *args: None),
+    ),
+    "11: the call before in a loop is no other order": Rule(
+        _pair(
+            [*MADE, *GS, op("f", [20], [30]), op("h", [21, 30], [40]), loss(40)],
+            [
+                *MADE,
+                GS[1],
+                op("f", [21], [31]),
+                GS[0],
+                op("h", [20, 31], [41]),
+                loss(41),
+            ],
+        ),
+        diverged("inputs", 3),
+        _set(operands, "place", lambda event: event.index),
     ),
     "11: what made an operand of what the reference reads is inserted": Rule(
         _pair(
@@ -897,7 +960,7 @@ RULES: dict[str, Rule] = {
             ],
         ),
         diverged("code", 0),
-        _set(operands, "_is_inserted", lambda *args: False),
+        _set(operands, "is_inserted", lambda *args: False),
     ),
     "11: a draw that is left out gives its generator state to the next": Rule(
         _pair(

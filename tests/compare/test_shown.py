@@ -5,7 +5,7 @@ from __future__ import annotations
 from opguard_ci.compare import compare_traces
 from opguard_ci.trace.model import Event
 
-from .build import first, loss, op, read, trace
+from .build import copy, first, loss, op, read, trace
 
 
 def view(source: int, shown: int, args: str, name: str = "slice") -> Event:
@@ -64,3 +64,19 @@ def test_an_operator_that_was_left_out_before_a_view() -> None:
     left = [op("flip", [10], [11]), view(11, 20, "a=1"), *use(20, 30, 1)]
     right = [view(10, 21, "a=1"), *use(21, 31)]
     assert _runs(left, right)[0] == ("missing", 1, "reference")
+
+
+def test_another_output_of_a_view() -> None:
+    """Of a view with several outputs it is said which."""
+    both = op("split", [10], [20, 21], extra="size=8", kind="view")
+    left, right = [both, *use(20, 30), op("h", [21], [40])], [both, *use(21, 31), op("h", [20], [41])]
+    assert _runs(left, right)[1].endswith("the same tensor: split(size=8)[0] -> split(size=8)[1]")
+
+
+def test_a_copy_into_another_view() -> None:
+    """The views through which both write are left out, as those of what they copy."""
+    sides = [[view(10, 20, "x=1"), view(90, 91, f"start={n}"), copy(20), *use(50 + n, 30 + n, 0, 3)] for n in (0, 4)]
+    assert _runs(*sides) == (
+        ("inputs", 3, "candidate"),
+        "self float32[8,8] is another view of the same tensor: slice(start=0) -> slice(start=4)",
+    )

@@ -251,3 +251,13 @@ def test_equal_digests_decide_without_events() -> None:
     start = time.process_time()
     assert compare_traces(*runs).verdict == "identical"
     assert time.process_time() - start < 1  # about 0.02 s on an idle machine
+
+
+def test_replaced_operators_of_one_name_and_shape_show_their_arguments() -> None:
+    """An operator on something else with other arguments is told apart by these."""
+    both = [op("r", [5], [10]), op("s", [5], [11])]
+    left = trace([*both, op("f", [10], [20], extra="k=1"), loss(20)])
+    right = trace([*both, op("f", [11], [21], extra="k=2"), loss(21)])
+    found = compare_traces(left, right).first_divergence
+    assert found is not None
+    assert (found["cause"], found["detail"]) == ("code", "f(t0=%0, k=1) replaced by f(t0=%0, k=2)")
