@@ -24,6 +24,10 @@ class Entry(NamedTuple):
     held: Held
     key: str | None = None  # place by (optimizer, group, index), to pair what was renamed
 
+    def of(self, held: Held) -> Entry:
+        """The same place with something else in it. Not ``_replace``: dynamo would look at the library's code."""
+        return Entry(self.section, self.name, held, self.key)
+
 
 def flatten(name: str, held: Any, section: str = "value") -> Iterator[Entry]:
     """The entries below one yielded or returned object (DESIGN 4): modules, optimizers, scalers, schedulers,

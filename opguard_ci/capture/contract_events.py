@@ -51,7 +51,7 @@ class ContractEvents:
         session = self._session
         session.settle()
         plain = [unwrapped(entry.held) for entry in entries]
-        entries = [e if mine is e.held else e._replace(held=mine) for e, mine in zip(entries, plain, strict=True)]
+        entries = [e if mine is e.held else e.of(mine) for e, mine in zip(entries, plain, strict=True)]
         if session.collectives is not None and session.begun:
             session.collectives.used(plain)
         core = None if self.promises is not None or session.keeper is not None else session.core

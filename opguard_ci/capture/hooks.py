@@ -29,9 +29,10 @@ from .recompiled import count_compilations
 from .recorder import Recorder
 from .session import Session
 from .steps import Steps
-from .uncompiled import keep_dynamo_out
+from .uncompiled import keep_dynamo_out, must_be_whole
 
 _ANY_HOOK: Final = "_has_any_global_hook"
+_StepHook = Callable[[torch.optim.Optimizer, Any, Any], None]
 _running: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -118,17 +119,46 @@ def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> N
 
     def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
+            if must_be_whole():
+                return
             torch._dynamo.graph_break()  # else dynamo warns of what it cannot trace
         frame = sys._getframe(1)
         lane.optimizing = (*lane.optimizing, (id(frame), frame.f_code))
         steps.before_optimizer(optimizer)
 
     def after(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling():  # as a whole, without ``before``
+            return
         lane.optimizing = lane.optimizing[:-1]
         steps.after_optimizer(optimizer)
 
     stack.callback(register_optimizer_step_pre_hook(before).remove)
     stack.callback(register_optimizer_step_post_hook(after).remove)
+    _patch(stack, torch, "compile", functools.partial(_compile, before, after))
+
+
+def _compile(before: _StepHook, after: _StepHook, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Hooks are no part of a step that is compiled as a whole; they run around it."""
+
+    @functools.wraps(original)
+    def compile(model: Any = None, **options: Any) -> Any:
+        compiled = original(model, **options)
+        optimizer = getattr(model, "__self__", None)
+        if not (options.get("fullgraph") and isinstance(optimizer, torch.optim.Optimizer) and model == optimizer.step):
+            return compiled
+
+        @functools.wraps(compiled)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return compiled(*args, **kwargs)
+            before(optimizer, args, kwargs)
+            result = compiled(*args, **kwargs)
+            after(optimizer, args, kwargs)
+            return result
+
+        return step
+
+    return compile
 
 
 def _listen_to_compiler(stack: ExitStack, session: Session) -> None:

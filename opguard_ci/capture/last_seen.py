@@ -47,11 +47,9 @@ class LastSeen:
             entries = list(entries)
             found: Iterator[int] | None = None
             if not session.sees_operators:
-                found = iter(
-                    session.contract.contents([entry._replace(held=unwrapped(entry.held)) for entry in entries])
-                )
+                found = iter(session.contract.contents([entry.of(unwrapped(entry.held)) for entry in entries]))
             for entry in entries:
-                bare = entry._replace(held=_NOTHING)
+                bare = entry.of(_NOTHING)
                 if not isinstance(entry.held, torch.Tensor):
                     spec = session.strings.spec(type(entry.held).__name__)
                     self._values.append((bare, spec, None, cpu.of_text(repr(entry.held))))

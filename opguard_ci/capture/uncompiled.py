@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import CodeType, ModuleType
 from typing import Final
 
+import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
 _PACKAGE: Final = "opguard_ci."
@@ -25,11 +26,20 @@ _done: set[str] = set()
 
 def keep_dynamo_out() -> None:
     """Have dynamo leave out all code of this package that has been imported, once. Costs nothing per call."""
+    torch.compiler.assume_constant_result(must_be_whole)
     ours = [name for name in list(sys.modules) if name.startswith(_PACKAGE) and not name.startswith(_PROGRAMS)]
     for name in set(ours) - _done:
         _done.add(name)
         for code in codes(sys.modules[name]):
             set_code_exec_strategy(code, _SKIPPED)
+
+
+def must_be_whole() -> bool:
+    """Whether dynamo, which is tracing the caller, may not break the graph (``fullgraph=True``)."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    tracing = InstructionTranslator.current_tx()
+    return bool(tracing.one_graph or getattr(tracing, "error_on_graph_break", False))
 
 
 def codes(module: ModuleType) -> Iterator[CodeType]:
