@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ..trace.arrays import StepArrays
 from ..trace.model import Event, StepInfo
 from ..trace.ranks import of_rank
+from . import objects
 from .cause import Cause
 from .collectives import Together, members
 from .comparison import Comparison, contract_json, only_contract, total_structure
@@ -201,7 +202,19 @@ class _Ranks:
                 notes.append(
                     f"Rank {other.rank} departs by itself, too: {other.cause.cause} at {event.op} in step {event.step}."
                 )
-        return found, list(dict.fromkeys(notes))
+        return found, list(dict.fromkeys([*notes, *self._told_before(root)]))
+
+    def _told_before(self, root: _Root) -> list[str]:
+        """The ranks that were the first to tell the others something else as Python objects, if none received a
+        departure, and if that was before it.
+        """
+        if root.cause is None or root.cause.cause == "collective" or self._received:
+            return []
+        step, last = root.cause.event.step, self._order(root)[2]
+        told = [(rank, objects.told(part.judge, step)) for rank, part in enumerate(self.parts)]
+        done = [(self._of("candidate", step).time(rank, e.index + 1), rank, e) for rank, e in told if e is not None]
+        first = min((time for time, *_ in done), default=last)
+        return [objects.sentence(rank, event) for time, rank, event in done if time == first <= last]
 
     def _order(self, root: _Root) -> tuple[bool, int, int, int]:
         """By collectives within a step: what no operator explains comes last, whatever its step."""

@@ -72,7 +72,8 @@ def main():
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
     optimizer = Plain(model.parameters())
-    compiled = torch.compile(optimizer.step if "step" in sys.argv else lambda: optimizer.step(), fullgraph=True)
+    what, how = (optimizer.step, "inductor") if "step" in sys.argv else (lambda: optimizer.step(), "eager")
+    compiled = torch.compile(what, fullgraph=True, backend=how)
     for _ in range(2):
         model(torch.randn(3, 4)).sum().backward()
         compiled()
@@ -112,5 +113,5 @@ def test_an_optimizer_compiled_as_a_whole(programs: Programs, what: str):
     assert ran.stdout == bare.stdout
     assert len(ran.stdout.splitlines()) == 2
     places = [(event.step, event.phase) for event in ran.events(kinds=("region",))]
-    assert places == ([(0, "optimizer"), (1, "optimizer")] if what == "step" else [(0, "forward")] * 2)
+    assert places == ([(0, "optimizer"), (1, "optimizer")] if what == "step" else [])
     assert bool(ran.contract("parameter", step=1)) == (what == "step")

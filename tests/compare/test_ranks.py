@@ -13,10 +13,10 @@ from opguard_ci.compare.traces import side_of
 from opguard_ci.compare.verdict import Verdict
 from opguard_ci.errors import IncomparableError
 from opguard_ci.trace.arrays import StepArrays
-from opguard_ci.trace.model import Event, Read, StepInfo, Write
+from opguard_ci.trace.model import OUTSIDE, Event, Read, StepInfo, Write
 from opguard_ci.trace.ranks import merged
 
-from .build import loss, op, trace
+from .build import loss, op, read, trace
 from .running import MemoryTrace
 
 ALL = "0 of 0, 1"
@@ -254,3 +254,44 @@ def test_collectives_happen_after_what_their_members_did_before() -> None:
     assert [together.time(0, n) for n in range(3)] == [0, 1, 2]
     assert [together.time(1, n) for n in (0, 5, 6)] == [0, 0, 1]
     assert [together.time(2, n) for n in range(2)] == [0, 2]
+
+
+def test_objects_are_pointed_at() -> None:
+    """A rank that gave other bytes from outside is named beside what they may have become; a fault before it is not put
+    down to them, and neither are unknown ends of padded bytes.
+    """
+
+    def ranks(told: int, factor: str, source: int = 12, end: int = 51, unwritten: bool = False) -> list[list[Event]]:
+        def one(given: int) -> list[Event]:
+            made = [op("empty", [], [Write(0, "uint8[90]", 0, 0)], kind="alloc")] if unwritten else []
+            bytes_ = read(given, 0 if unwritten else OUTSIDE, spec="uint8[90]", writers=(1,) if unwritten else ())
+            sent = collective(0, [bytes_], [Write(given + 5, "uint8[90]", 0, 0)])
+            return [
+                op("exp", [12], [source]),
+                *made,
+                sent,
+                op("mul", [source], [end], extra=f"other={factor}"),
+                loss(end),
+            ]
+
+        return [one(70), one(told)]
+
+    before = ranks(80, "3.0", 20, 50)
+    verdict = compare(before, ranks(81, "3.5", 20))
+    assert said(verdict) == ("arguments", 0, [0, 1], [], "aten.mul.default")
+    assert [note for note in verdict.notes if "bytes" in note] == [
+        "Rank 1 gave other bytes to c10d.allreduce_.default in step 0, as of a Python object: what becomes of them is "
+        "not seen, and may be where this comes from."
+    ]
+    early = [
+        [replace(e, args="t0=%0, other=3.5") if e.op == "aten.exp.default" else e for e in one]
+        for one in ranks(81, "3.0", 21)
+    ]
+    for other, candidate, op_ in (
+        (before, ranks(80, "3.5", 20), "aten.mul.default"),
+        (ranks(80, "3.0", 20, 50, True), ranks(81, "3.5", 20, 51, True), "aten.mul.default"),
+        (before, early, "aten.exp.default"),
+    ):
+        verdict = compare(other, candidate)
+        assert said(verdict) == ("arguments", 0, [0, 1], [], op_)
+        assert not any("bytes" in note for note in verdict.notes)

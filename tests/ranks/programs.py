@@ -178,6 +178,24 @@ def collectives() -> None:
     say(digest(weight, mine))
 
 
+def objects() -> None:
+    """What ranks tell each other as Python objects becomes a factor; rank 1 may be told to have another."""
+    rank, size = start(), dist.get_world_size()
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    mine: Any = {"factor": 2.5 if rank and "other" in sys.argv else 1.5}
+    gathered: list[Any] = [None] * size
+    dist.all_gather_object(gathered, mine)
+    box, here = [mine], [None]
+    dist.broadcast_object_list(box, src=1)
+    dist.gather_object(mine, [None] * size if rank == 0 else None, dst=0)
+    dist.scatter_object_list(here, gathered, src=0)
+    factor = sum(held["factor"] for held in [*gathered, *box, *here])
+    (weight * factor).sum().backward()
+    optimizer.step()
+    say(digest(weight))
+
+
 def _fail(how: str) -> None:
     rank = start()
     model = nn.parallel.DistributedDataParallel(network())

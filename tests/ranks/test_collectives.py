@@ -18,7 +18,15 @@ from .conftest import Ranks
 
 @pytest.mark.parametrize(
     ("name", "argv"),
-    [("ddp", ()), ("ddp", ("views",)), ("ddp", ("hook",)), ("fsdp", ()), ("tensor_parallel", ()), ("collectives", ())],
+    [
+        ("ddp", ()),
+        ("ddp", ("views",)),
+        ("ddp", ("hook",)),
+        ("fsdp", ()),
+        ("tensor_parallel", ()),
+        ("collectives", ()),
+        ("objects", ()),
+    ],
 )
 def test_captured_is_bare(ranks: Ranks, bare: Ranks, name: str, argv: tuple[str, ...]) -> None:
     """A captured run computes the bits of a bare one in every rank, everything is seen, and it repeats itself."""
@@ -46,6 +54,17 @@ def test_compiled_graphs_that_communicate(ranks: Ranks, bare: Ranks) -> None:
     assert first is not None
     assert (first["step"], first["rank"], first["op"]) == (1, 1, "aten.sin.default")
     assert (first["cause"], first["received_by"]) == ("code", [0])
+
+
+def test_objects_that_ranks_tell_each_other(ranks: Ranks) -> None:
+    """Where they are used is named, and who told something else."""
+    verdict = compare_traces(ranks.run("objects").trace, ranks.run("objects", "other").trace)
+    first = verdict.first_divergence
+    assert first is not None
+    assert (first["op"], first["cause"], first["ranks"]) == ("aten.mul.Tensor", "arguments", [0, 1])
+    assert [note[:46] for note in verdict.notes if "bytes" in note] == [
+        "Rank 1 gave other bytes to c10d.allgather_.def"
+    ]
 
 
 def test_collectives_have_their_place(ranks: Ranks) -> None:
