@@ -151,7 +151,8 @@ class Judge:
         ]
         same = [e for e in likes if e.draw is not None and e.draw.before == event.draw.before]
         if same:
-            gone = next((e for e in same if is_gone(self.pairs, e)), None)
+            like = self.pairs.like(event)  # if the reference makes this draw as well, it made another one before
+            gone = None if like is None else next((e for e in same if is_gone(self.pairs, e)), None)
             return of_arguments(self.pairs, event) or (None if gone is None else missing(self.pairs, gone))
         change = self.draw_change(event.step)
         if change is not None and change.what == "inserted" and change.event.index == event.index:

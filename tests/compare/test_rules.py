@@ -970,6 +970,14 @@ RULES: dict[str, Rule] = {
         diverged("missing", 0, "reference"),
         _set(judge, "is_gone", lambda *args: False),
     ),
+    "11: a draw of another shape in its place is other code": Rule(
+        _pair(
+            [_draw(20, 1, "[4]"), op("f", [20], [30]), loss(30)],
+            [_draw(22, 1, "[9]"), op("f", [22], [31]), loss(31)],
+        ),
+        diverged("code", 0),
+        _set(Pairs, "like", lambda self, event: event),
+    ),
     "10: what the reference did first and the candidate does not is missing": Rule(
         _pair(
             [
