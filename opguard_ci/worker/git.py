@@ -21,6 +21,7 @@ from opguard_ci.errors import UsageError
 from opguard_ci.worker import partial
 from opguard_ci.worker.cache import cache_folder
 from opguard_ci.worker.objects import BATCH, Entry, ObjectReader, UnreadableObjectError, parse_tree
+from opguard_ci.worker.submodules import Submodules
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -90,6 +91,7 @@ class Repository:
         self._lock = threading.Lock()
         self._reader: ObjectReader | None = None
         self._trees: dict[str, tuple[Entry, ...]] = {}
+        self.submodules = Submodules(self, cache)
         self.promisor = partial.promisor(self)
         if self.promisor:
             store = (cache if cache is not None else cache_folder()) / "objects" / self.identity
@@ -107,6 +109,7 @@ class Repository:
             reader, self._reader = self._reader, None
             if reader is not None:
                 reader.close()
+        self.submodules.close()
 
     @property
     def identity(self) -> str:
@@ -207,17 +210,20 @@ class Repository:
         Args:
             commit: a full hash.
             paths: files, folders or ``fnmatch`` patterns below the root (``*`` crosses ``/``); none: the whole tree,
-                and the digest is then the tree's own hash.
+                and the digest is then the tree's own hash, unless submodules are here too.
 
         """
+        laid_out = self.submodules.laid_out(self.entries(commit)) if self.submodules.clones else []
         if not paths:
-            return self.tree(commit)
+            tree = self.tree(commit)
+            return hashlib.sha256(" ".join([tree, *laid_out]).encode()).hexdigest() if laid_out else tree
         wanted = [os.path.normpath(path) for path in paths]
         digest = hashlib.sha256()
         for entry in self.entries(commit):
             name = os.fsdecode(entry.path)
             if any(w == "." or name == w or name.startswith(w + "/") or fnmatchcase(name, w) for w in wanted):
                 digest.update(b"%o %s %s\0" % (entry.mode, entry.id.encode(), entry.path))
+                digest.update(b"laid out\0" if entry.id in laid_out else b"")
         return digest.hexdigest()
 
     def blob(self, id_: str) -> bytes:
@@ -225,8 +231,12 @@ class Repository:
         return self.read(id_)[1]
 
     def blobs(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """The bytes of many blobs, in order; missing ones of a partial clone are fetched in one go beforehand."""
+        """The bytes of many blobs; missing ones of a partial clone are fetched in one go beforehand."""
         wanted = list(ids)
+        owners = self.submodules.owners(wanted)
+        for clone in dict.fromkeys(owners.values()):
+            yield from clone.blobs(id_ for id_ in wanted if owners.get(id_) is clone)
+        wanted = [id_ for id_ in wanted if id_ not in owners]
         for start in range(0, len(wanted), BATCH):
             part = wanted[start : start + BATCH]
             yield from ((id_, data) for id_, (_, data) in zip(part, self._read_many(part), strict=True))

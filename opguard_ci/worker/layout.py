@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,12 +92,23 @@ def arrange(entries: Iterable[Entry], overlay: Overlay, algorithm: str = "sha1")
         data = os.fsencode(target.absolute())
         items[path] = Item(SYMLINK, blob_id(data, algorithm), data)
         linked.add(os.fsdecode(path))
-    for folder in _folders(items):
-        if folder in items:
-            raise UntestableError(
-                "unsafe-tree", f"{os.fsdecode(folder)!r} would have to be a file or link and a folder at once."
-            )
+    _check_folders(items)
     return Layout(items, frozenset(map(os.fsdecode, pins)), frozenset(linked), tuple(shadowed))
+
+
+def with_submodules(layout: Layout, inside: Callable[[str], Iterable[Entry] | None]) -> Layout:
+    """The layout with the entries of those submodules' commits that ``inside`` knows, in place of empty folders."""
+    items: dict[bytes, Item] = {}
+    for path, item in layout.items.items():
+        entries = inside(item.id) if item.mode == SUBMODULE else None
+        if entries is None:
+            items[path] = item
+            continue
+        for mode, _, id_, name in entries:
+            _check_parts(name)
+            items[path + b"/" + name] = Item(plain_mode(mode), id_)
+    _check_folders(items)
+    return replace(layout, items=items)
 
 
 def plain_mode(mode: int) -> int:
@@ -129,6 +140,14 @@ def _overlay_path(path: str) -> bytes:
     except UntestableError:
         raise UsageError("bad-overlay", f"{path!r} does not name a place below the root of the tree.") from None
     return raw
+
+
+def _check_folders(items: Mapping[bytes, Item]) -> None:
+    for folder in _folders(items):
+        if folder in items:
+            raise UntestableError(
+                "unsafe-tree", f"{os.fsdecode(folder)!r} would have to be a file or link and a folder at once."
+            )
 
 
 def _folders(items: Mapping[bytes, Item]) -> set[bytes]:

@@ -2,9 +2,10 @@
 
 Only what differs from the commit before is written. What a run changed, added or removed is found by comparing every
 file's lstat with what it was after writing (and its bytes, where a clock tick could hide a change), and is put right.
-Raw blobs as git stores them: no line-ending conversion, filters or export attributes. Submodules are empty folders and
-LFS pointers stay pointers; both are named in `Checkout.notes`. A symbolic link that points out of the tree is written
-as it is, because projects do link to data folders, but is never followed here, and is named too.
+Raw blobs as git stores them: no line-ending conversion, filters or export attributes. A submodule is laid out if the
+checkout has its commit, else it is an empty folder; LFS pointers stay pointers; both are named in `Checkout.notes`. A
+symbolic link that points out of the tree is written as it is, because projects do link to data folders, but is never
+followed here, and is named too.
 """
 
 # Why: paths are bytes, as git stores them; pathlib knows only text.
@@ -38,6 +39,7 @@ from opguard_ci.worker.layout import (
     arrange,
     blob_id,
     leaves_tree,
+    with_submodules,
 )
 from opguard_ci.worker.pool import DEFAULT_LIMIT, Pool
 
@@ -113,6 +115,7 @@ class Tree:
         """
         overlay = overlay or Overlay()
         layout = arrange(self.repository.entries(commit), overlay, self.repository.object_format)
+        layout = with_submodules(layout, self.repository.submodules.entries)
         holds = (
             self.repository.tree(commit),
             frozenset((p, i.id) for p, i in layout.items.items() if i.data is not None),
@@ -244,7 +247,10 @@ class Tree:
         outward = [p for p, seen in self._seen.items() if seen.outward and os.fsdecode(p) not in layout.linked]
         shadowed = [os.fsencode(name) for name in layout.shadowed_links]
         told = (
-            (submodules, "submodules are empty folders in this tree: {}"),
+            (
+                submodules,
+                "submodules that the checkout lacks (git submodule update --init) are empty folders in this tree: {}",
+            ),
             (pointers, "Git LFS pointers stand for the files they name: {}"),
             (outward, "links point out of the tree, and what lies there is not the commit's: {}"),
             (shadowed, "links were not laid because the commit has these paths itself: {}"),

@@ -129,13 +129,29 @@ def _tree_with(repo: GitRepo, net: str) -> str:
     return repo.git("mktree", stdin="\n".join([*listed, f"100644 blob {blob}\tnet.py"]).encode())
 
 
+def test_a_submodule_that_moves_with_the_fault(repo: GitRepo, tmp_path: Path) -> None:
+    """What the checkout has of a submodule is laid out at each commit."""
+    other = GitRepo(tmp_path / "vendor")
+    other.commit("first", parts=STEADY)
+    repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.dir), "vendor")
+    good = repo.commit("vendored", recipe=RECIPE.replace("from net import scale", "from vendor.parts import scale"))
+    GitRepo(repo.dir / "vendor").commit("changed", parts=CHANGED)
+    bad = repo.commit("vendor moved")
+    repo.commit("later", note="# later")
+    found = search(repo.dir, good, "HEAD")
+    assert (found["verdict"], found["first_bad"]) == ("found", bad)
+
+
 @pytest.mark.parametrize("kind", ["submodule", "pointer"])
 def test_what_a_tree_lacks_is_told_with_what_it_broke(repo: GitRepo, kind: str) -> None:
     """Submodules are empty in a commit's tree, and Git LFS pointers stay pointers."""
     if kind == "submodule":
         (repo.dir / "vendor").mkdir()
         repo.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},vendor")
-        needs, told = "from vendor.parts import scale", "submodules are empty folders in this tree: vendor"
+        needs, told = (
+            "from vendor.parts import scale",
+            "submodules that the checkout lacks (git submodule update --init) are empty folders in this tree: vendor",
+        )
     else:
         repo.put("data.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
         needs = "scale = lambda: float(open('data.txt').read())"
