@@ -134,17 +134,22 @@ def _listen_to_optimizers(stack: ExitStack, session: Session, steps: Steps) -> N
 
     stack.callback(register_optimizer_step_pre_hook(before).remove)
     stack.callback(register_optimizer_step_post_hook(after).remove)
-    _patch(stack, torch, "compile", functools.partial(_compile, before, after))
+    from torch._dynamo.eval_frame import _TorchDynamoContext
+
+    # Not torch.compile itself, which dynamo knows by its identity.
+    _patch(stack, _TorchDynamoContext, "__call__", functools.partial(_compile, before, after))
 
 
 def _compile(before: _StepHook, after: _StepHook, original: Callable[..., Any]) -> Callable[..., Any]:
     """Hooks are no part of a step that is compiled as a whole; they run around it."""
 
     @functools.wraps(original)
-    def compile(model: Any = None, **options: Any) -> Any:
-        compiled = original(model, **options)
-        optimizer = getattr(model, "__self__", None)
-        if not (options.get("fullgraph") and isinstance(optimizer, torch.optim.Optimizer) and model == optimizer.step):
+    def compile(context: Any, function: Any) -> Any:
+        compiled = original(context, function)
+        optimizer = getattr(function, "__self__", None)
+        if not isinstance(optimizer, torch.optim.Optimizer) or function != optimizer.step:
+            return compiled
+        if not getattr(context, "fullgraph", False):
             return compiled
 
         @functools.wraps(compiled)
