@@ -409,6 +409,35 @@ def in_place_and_aliases() -> Any:
 
 
 @snippet
+def foreign_memory_refilled_for_backward() -> Any:
+    """A loader's buffer whose graph is used up, a gradient that is handed in, a custom function's scratch."""
+    array = np.zeros(4, np.float32)
+    given = torch.from_numpy(array)
+
+    class Solver(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            array[:] = x.detach().numpy() ** 2
+            return given.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            array[:] = grad.numpy() * 3
+            return given
+
+    weight = torch.ones(4, requires_grad=True)
+    for part in range(2):
+        array[:] = 1 + part
+        (weight * given).sum().backward()
+    made = weight * 2
+    norm = given.norm()
+    array[:] = 7
+    made.backward(given)
+    Solver.apply(weight * 1.5).sum().backward()
+    return weight.grad, norm
+
+
+@snippet
 def foreign_memory_refilled() -> Any:
     buffer, out = np.zeros(4, np.float32), []
     shared = torch.from_numpy(buffer)
