@@ -86,9 +86,20 @@ class Origins:
                 continue
             if not view.knows(write.value):
                 return True
-            if write.flags & WEAK and write.value not in view.made(base):
+            if write.flags & WEAK and write.value not in view.made(base) and not self._is_confirmed(event, write.value):
                 return True
         return self.contra(event)
+
+    def _is_confirmed(self, event: Event, value: int) -> bool:
+        """Whether the other run makes the same of a value that an event made, and that is no weak value again."""
+        view = self.mine.view(event.step)
+        rows = np.unique(view.read_rows[view.arrays.read_value == value])
+        done = view.is_op[rows] & ~self._unlike_rows(event.step)[rows]
+        return any(
+            any(read.value == value and event.index in read.writers for read in reader.reads)
+            and any(not write.flags & WEAK for write in reader.writes)
+            for reader in map(view.event, rows[done].tolist())
+        )
 
     # Rule 4
 

@@ -147,6 +147,9 @@ MADE = [op("r", [5], [10]), op("s", [5], [11])]
 """Two values that operators made."""
 
 
+USE_OF_FIRST = op("g", [10, read(12, writers=(0,))], [30])
+
+
 def _in_turn(*calls: tuple[int, int, int]) -> list[Event]:
     """Calls of one operator, by (input, argument, output)."""
     return [op("g", [mine], [made], extra=f"k={argument}") for mine, argument, made in calls]
@@ -205,11 +208,19 @@ RULES: dict[str, Rule] = {
     ),
     "3: a weak value is new if the same operator never made it": Rule(
         _pair(
-            [op("sum", [10], [weak(12)]), op("max", [10], [weak(13)]), op("g", [10, 12], [30]), loss(30)],
-            [op("sum", [10], [weak(12)]), op("min", [10], [weak(12)]), op("g", [10, 12], [30]), loss(30)],
+            [op("sum", [10], [weak(12)]), op("max", [10], [weak(13)]), USE_OF_FIRST, loss(30)],
+            [op("sum", [10], [weak(12)]), op("min", [10], [weak(12)]), USE_OF_FIRST, loss(30)],
         ),
         passed(passing=[1]),
         _set(Origins, "_new_rows", _new_without("weak")),
+    ),
+    "3: a weak value that the same call of the other run read is not new": Rule(
+        _pair(
+            [op("tensor", [], [weak(12)]), op("g", [10, 12], [30]), op("h", [30, 12], [40], extra="k=1"), loss(40)],
+            [op("arange", [], [weak(12)]), op("g", [10, 12], [30]), op("h", [30, 12], [41], extra="k=2"), loss(41)],
+        ),
+        diverged("arguments", 2),
+        _set(Origins, "_is_confirmed", lambda self, event, value: False),
     ),
     "3: a hidden write is new": Rule(
         _pair(
