@@ -50,6 +50,7 @@ _salts: dict[torch.dtype, int] = {}
 _buffers: dict[int, Any] = {}
 _layouts: dict[tuple[Layout, torch.dtype], _Seen] = {}
 _permuted: dict[tuple[int, Layout, torch.dtype, int], int] = {}  # values of dense tensors, by their bytes in memory
+_blocks: dict[bytes, memoryview] = {}  # kept: freed ones would be what a program's empty memory holds
 _constants: dict[tuple[torch.dtype, int], frozenset[int]] = {}
 
 
@@ -156,7 +157,9 @@ def _flipped(words: npt.NDArray[Any], dtype: torch.dtype, flips: int) -> npt.NDA
 
 def of_constant(pattern: bytes, nbytes: int, dtype: torch.dtype) -> int:
     """The fingerprint of ``nbytes`` bytes of a repeated pattern, made without holding them. Never 0."""
-    block = pattern * max(1, min(nbytes, _BLOCK) // len(pattern))
+    block = _blocks.get(pattern)
+    if block is None:
+        block = _blocks[pattern] = memoryview(pattern * max(1, _BLOCK // len(pattern)))
     state = xxhash.xxh3_64()
     for _ in range(nbytes // len(block)):
         state.update(block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import torch
 import xxhash
 from hypothesis import given
@@ -40,3 +42,14 @@ def test_constants_are_the_values_of_zeros_and_ones():
 def test_texts_have_values_of_their_own():
     """Numbers and names; lone surrogates included."""
     assert len({cpu.of_text(text) for text in ("", "1", "1.0", "True", "\ud800")}) == 5
+
+
+def test_constants_leave_nothing_in_the_heap():
+    """No memory of a tensor's size is taken and let go for them: an empty tensor would get it, full of ones."""
+    cpu.constants(torch.float32, 4096)
+    tracemalloc.start()
+    try:
+        cpu.constants(torch.float32, 1 << 14)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 13
+    finally:
+        tracemalloc.stop()
