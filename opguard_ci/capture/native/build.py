@@ -83,7 +83,6 @@ def _build(target: Path) -> None:
         raise BuildError("Python's headers are missing (on Debian: apt-get install python3-dev)")
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         folder = Path(name)
-        (folder / "interpreter.inc").write_text(forwarding())
         units = _units(folder)
         _run([[compiler, *_FLAGS, *flags, "-c", str(source), "-o", out] for source, out, flags in units])
         made = folder / target.name
@@ -94,11 +93,13 @@ def _build(target: Path) -> None:
 _TORCH: Final = Path(torch.__file__).parent
 _FLAGS: Final = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _PER_ISA: Final = ("xxh3", "transpose")
+_TOGETHER: Final = (("core", "looks", "recorder"), ("call", "rows", "launch"), ("memory", "region", "aside", "values"))
+"""What is compiled in one go: torch's headers take longer than all that is behind them."""
 _LINK: Final = (f"-L{_TORCH / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python")
 
 
 def _units(folder: Path) -> list[tuple[Path, str, list[str]]]:
-    """Source, object and flags of what is compiled."""
+    """Source, object and flags of what is compiled. Writes what is made up of it into the folder."""
     xxhash = f"-I{Path(pyarrow.get_include()) / 'arrow' / 'vendored' / 'xxhash'}"
     isas: dict[str, list[str]] = {"baseline": []}
     if sysconfig.get_platform().endswith("x86_64"):  # chosen by the processor that it runs on
@@ -110,16 +111,18 @@ def _units(folder: Path) -> list[tuple[Path, str, list[str]]]:
     ]
     include = [
         f"-I{folder}",
+        f"-I{_SOURCES}",
         *(f"-isystem{_TORCH / 'include' / below}" for below in (".", "torch/csrc/api/include")),
         f"-isystem{sysconfig.get_paths()['include']}",
         f"-DTORCH_EXTENSION_NAME={MODULE}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
     ]
-    others = [source for source in sorted(_SOURCES.glob("*.cpp")) if source.stem not in _PER_ISA]
-    return units + [
-        (source, str(folder / f"{source.stem}.o"), [*include, *(["-O3"] if source.stem == "values" else [])])
-        for source in others
-    ]
+    (folder / "interpreter.inc").write_text(forwarding())
+    for number, names in enumerate(_TOGETHER):
+        source = folder / f"together{number}.cpp"
+        source.write_text("".join(f'#include "{name}.cpp"\n' for name in names))
+        units.append((source, str(folder / f"together{number}.o"), [*include, *(["-O3"] if "values" in names else [])]))
+    return units
 
 
 def _run(commands: list[list[str]]) -> None:
