@@ -23,6 +23,12 @@ def nothing_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_every_file_is_compiled():
+    """One that is in none of the goes would be missing only when the module is loaded."""
+    compiled = [*build_module._PER_ISA, *(name for names in build_module._TOGETHER for name in names)]
+    assert sorted(compiled) == sorted(source.stem for source in build_module._SOURCES.glob("*.cpp"))
+
+
 def test_without_a_compiler(nothing_built: Path, monkeypatch: pytest.MonkeyPatch):
     """That there is none is said, and capture goes without."""
     monkeypatch.setenv("PATH", str(nothing_built))
